@@ -1,0 +1,25 @@
+//! The vocabulary of Switchboard: entities, identifiers, wire types and pure rules.
+//!
+//! Nothing here performs I/O, reads a clock or knows which database or transport is in use.
+
+pub mod api_key;
+pub mod feed;
+pub mod fire;
+pub mod identity;
+pub mod ids;
+pub mod instance;
+pub mod json_text;
+pub mod page;
+pub mod room;
+pub mod run;
+pub mod schedule;
+pub mod scope;
+pub mod secret_text;
+pub mod setting;
+pub mod span;
+pub mod task;
+pub mod ticket;
+pub mod wire;
+
+/// An instant in UTC with microsecond resolution, as both databases store it.
+pub type Timestamp = chrono::DateTime<chrono::Utc>;

@@ -1,0 +1,127 @@
+//! What a credential may do: the closed list of scopes.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::identity::RoomName;
+
+/// One permission of an API key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Reads tasks and their occurrences.
+    TasksRead,
+    /// Creates, edits, triggers and deletes tasks.
+    TasksWrite,
+    /// Reads runs.
+    RunsRead,
+    /// Cancels and retries runs.
+    RunsWrite,
+    /// Reads rooms and their events.
+    RoomsRead,
+    /// Creates and deletes rooms and mints tickets.
+    RoomsWrite,
+    /// Publishes to rooms whose name starts with the prefix; an empty prefix means every room.
+    Publish(String),
+    /// Reads and administers users and their tickets.
+    Users,
+    /// Everything.
+    Admin,
+}
+
+/// Why a text is not a scope.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, rooms:read, rooms:write, publish:<prefix>, users:*, admin"
+)]
+pub struct ScopeError(String);
+
+impl Scope {
+    /// Tells whether holding this scope grants `wanted`.
+    #[must_use]
+    pub fn grants(&self, wanted: &Self) -> bool {
+        match (self, wanted) {
+            (Self::Admin, _)
+            | (Self::TasksWrite, Self::TasksRead)
+            | (Self::RunsWrite, Self::RunsRead)
+            | (Self::RoomsWrite, Self::RoomsRead) => true,
+            (Self::Publish(held), Self::Publish(wanted)) => wanted.starts_with(held.as_str()),
+            (held, wanted) => held == wanted,
+        }
+    }
+
+    /// Names the scope that publishing to `room` asks for.
+    #[must_use]
+    pub fn publish_to(room: &RoomName) -> Self {
+        Self::Publish(room.as_str().to_owned())
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TasksRead => "tasks:read",
+            Self::TasksWrite => "tasks:write",
+            Self::RunsRead => "runs:read",
+            Self::RunsWrite => "runs:write",
+            Self::RoomsRead => "rooms:read",
+            Self::RoomsWrite => "rooms:write",
+            Self::Users => "users:*",
+            Self::Admin => "admin",
+            Self::Publish(prefix) => return write!(f, "publish:{prefix}"),
+        })
+    }
+}
+
+impl FromStr for Scope {
+    type Err = ScopeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "tasks:read" => Self::TasksRead,
+            "tasks:write" => Self::TasksWrite,
+            "runs:read" => Self::RunsRead,
+            "runs:write" => Self::RunsWrite,
+            "rooms:read" => Self::RoomsRead,
+            "rooms:write" => Self::RoomsWrite,
+            "users:*" => Self::Users,
+            "admin" => Self::Admin,
+            _ => match text.strip_prefix("publish:") {
+                Some(prefix) if prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic()) => {
+                    Self::Publish(prefix.trim_end_matches('*').to_owned())
+                }
+                _ => return Err(ScopeError(text.chars().take(80).collect())),
+            },
+        })
+    }
+}
+
+impl Serialize for Scope {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Scope {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn write_grants_read_and_prefixes_grant_what_they_start() {
+        assert!(Scope::TasksWrite.grants(&Scope::TasksRead));
+        assert!(!Scope::TasksRead.grants(&Scope::TasksWrite));
+        assert!(Scope::Admin.grants(&Scope::Publish("x".into())));
+        let chat: Scope = "publish:chat:*".parse().unwrap();
+        assert!(chat.grants(&Scope::publish_to(&"chat:1".parse().unwrap())));
+        assert!(!chat.grants(&Scope::publish_to(&"chatter:1".parse().unwrap())));
+    }
+}

@@ -1,0 +1,15 @@
+//! The wire: error codes, close codes, limits, socket frames and REST bodies, settled once.
+
+pub mod close;
+pub mod code;
+pub mod frame;
+pub mod limits;
+pub mod op;
+pub mod problem;
+pub mod rest;
+
+/// The WebSocket subprotocol.
+pub const SUBPROTOCOL: &str = "switchboard.v1";
+
+/// The prefix of the subprotocol entry that carries a ticket.
+pub const TICKET_SUBPROTOCOL_PREFIX: &str = "ticket.";

@@ -1,0 +1,271 @@
+//! Operations from client to server. Every one carries an `id` that its reply repeats.
+
+use serde::{Deserialize, Serialize};
+
+use super::code::ErrorCode;
+use super::frame::ReplyError;
+use crate::identity::{ClientKey, EventName, RoomName};
+use crate::json_text::JsonText;
+use crate::room::Position;
+
+/// Where a join starts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", untagged)]
+pub enum Since {
+    /// After a position that the client has seen.
+    Position(Position),
+    /// At one end of the history.
+    End(SinceEnd),
+}
+
+/// One end of a room's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SinceEnd {
+    /// Only what comes from now on.
+    Latest,
+    /// Everything that is kept.
+    Earliest,
+}
+
+impl Default for Since {
+    fn default() -> Self {
+        Self::End(SinceEnd::Latest)
+    }
+}
+
+/// Joins a room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// The room.
+    pub room: RoomName,
+    /// Where to start.
+    #[serde(default)]
+    pub since: Since,
+}
+
+/// Leaves a room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leave {
+    /// The room.
+    pub room: RoomName,
+}
+
+/// Publishes an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Publish {
+    /// The room.
+    pub room: RoomName,
+    /// What it is called.
+    pub event: EventName,
+    /// What it carries.
+    pub payload: JsonText,
+    /// Its identity; the server makes one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub msg_id: Option<ClientKey>,
+    /// Whether it is not stored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ephemeral: bool,
+}
+
+/// Reads a stretch of history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The room.
+    pub room: RoomName,
+    /// Only events after this offset.
+    #[serde(default)]
+    pub after: i64,
+    /// The most events.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u32>,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientOp {
+    /// Joins a room.
+    Join(Join),
+    /// Leaves a room.
+    Leave(Leave),
+    /// Publishes an event.
+    Publish(Publish),
+    /// Reads a stretch of history.
+    History(History),
+    /// Asks for an answer; also the answer to the server's ping.
+    Ping,
+}
+
+/// An operation and the `id` that its reply repeats.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientFrame {
+    /// Chosen by the client, at most 2^53 − 1.
+    pub id: u64,
+    /// What it asks for.
+    pub op: ClientOp,
+}
+
+/// A frame that is no operation; `id` is known if at least the head could be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadFrame {
+    /// The `id` of the operation.
+    pub id: Option<u64>,
+    /// What is wrong with it.
+    pub error: ReplyError,
+}
+
+impl ClientFrame {
+    /// Reads an operation; unknown and doubled fields are refused.
+    ///
+    /// # Errors
+    /// [`BadFrame`] says what is wrong.
+    pub fn parse(text: &str) -> Result<Self, BadFrame> {
+        let head: Head<'_> = serde_json::from_str(text).map_err(|error| BadFrame {
+            id: None,
+            error: ReplyError::new(ErrorCode::BadRequest, format!("not an operation: {error}")),
+        })?;
+        let bad = |error: serde_json::Error| BadFrame {
+            id: Some(head.id),
+            error: ReplyError::new(ErrorCode::BadRequest, format!("bad {} operation: {error}", head.op)),
+        };
+        if head.id > (1 << 53) - 1 {
+            return Err(BadFrame { id: None, error: ReplyError::new(ErrorCode::BadRequest, "id is above 2^53 - 1") });
+        }
+        let op = match head.op.as_ref() {
+            "join" => ClientOp::Join(serde_json::from_str::<JoinBody>(text).map_err(bad)?.into()),
+            "leave" => ClientOp::Leave(serde_json::from_str::<LeaveBody>(text).map_err(bad)?.into()),
+            "publish" => ClientOp::Publish(serde_json::from_str::<PublishBody>(text).map_err(bad)?.into()),
+            "history" => ClientOp::History(serde_json::from_str::<HistoryBody>(text).map_err(bad)?.into()),
+            "ping" => {
+                serde_json::from_str::<PingBody>(text).map_err(bad)?;
+                ClientOp::Ping
+            }
+            other => {
+                let message =
+                    format!("unknown operation {:?}; known are join, leave, publish, history, ping", cut(other));
+                return Err(BadFrame { id: Some(head.id), error: ReplyError::new(ErrorCode::UnknownOp, message) });
+            }
+        };
+        Ok(Self { id: head.id, op })
+    }
+
+    /// Writes the operation.
+    ///
+    /// # Errors
+    /// Fails for nothing that this type can hold.
+    pub fn to_text(&self) -> Result<String, serde_json::Error> {
+        #[derive(Serialize)]
+        struct Tagged<'a, T> {
+            id: u64,
+            op: &'static str,
+            #[serde(flatten)]
+            body: &'a T,
+        }
+        #[derive(Serialize)]
+        struct Nothing {}
+        let id = self.id;
+        match &self.op {
+            ClientOp::Join(body) => serde_json::to_string(&Tagged { id, op: "join", body }),
+            ClientOp::Leave(body) => serde_json::to_string(&Tagged { id, op: "leave", body }),
+            ClientOp::Publish(body) => serde_json::to_string(&Tagged { id, op: "publish", body }),
+            ClientOp::History(body) => serde_json::to_string(&Tagged { id, op: "history", body }),
+            ClientOp::Ping => serde_json::to_string(&Tagged { id, op: "ping", body: &Nothing {} }),
+        }
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+#[derive(Deserialize)]
+struct Head<'a> {
+    id: u64,
+    #[serde(borrow)]
+    op: std::borrow::Cow<'a, str>,
+}
+
+/// Declares the strict form of an operation: its fields, the tag and nothing else.
+///
+/// The tag cannot be an enum tag of serde: tagged enums buffer their content, and a buffered
+/// payload is no longer verbatim.
+macro_rules! strict_bodies {
+    ($($body:ident => $target:ident { $($(#[$attribute:meta])* $field:ident: $type:ty),* $(,)? })+) => {$(
+        #[derive(Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct $body {
+            #[serde(rename = "id")]
+            _id: serde::de::IgnoredAny,
+            #[serde(rename = "op")]
+            _op: serde::de::IgnoredAny,
+            $($(#[$attribute])* $field: $type),*
+        }
+
+        impl From<$body> for $target {
+            fn from(body: $body) -> Self {
+                Self { $($field: body.$field),* }
+            }
+        }
+    )+};
+}
+
+/// A ping carries nothing.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PingBody {
+    #[serde(rename = "id")]
+    _id: serde::de::IgnoredAny,
+    #[serde(rename = "op")]
+    _op: serde::de::IgnoredAny,
+}
+
+strict_bodies! {
+    JoinBody => Join { room: RoomName, #[serde(default)] since: Since }
+    LeaveBody => Leave { room: RoomName }
+    PublishBody => Publish {
+        room: RoomName,
+        event: EventName,
+        payload: JsonText,
+        #[serde(default)] msg_id: Option<ClientKey>,
+        #[serde(default)] ephemeral: bool,
+    }
+    HistoryBody => History { room: RoomName, #[serde(default)] after: i64, #[serde(default)] limit: Option<u32> }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_read_back_what_they_write() {
+        let position = Position { epoch: crate::room::Epoch::new("a", "1"), offset: 7 };
+        let ops = [
+            ClientOp::Join(Join { room: "lobby".parse().unwrap(), since: Since::Position(position) }),
+            ClientOp::Join(Join { room: "lobby".parse().unwrap(), since: Since::default() }),
+            ClientOp::Leave(Leave { room: "lobby".parse().unwrap() }),
+            ClientOp::Publish(Publish {
+                room: "lobby".parse().unwrap(),
+                event: "tick".parse().unwrap(),
+                payload: JsonText::parse(r#"{"a": "\ud800"}"#).unwrap(),
+                msg_id: Some("m-1".parse().unwrap()),
+                ephemeral: true,
+            }),
+            ClientOp::History(History { room: "lobby".parse().unwrap(), after: 3, limit: Some(9) }),
+            ClientOp::Ping,
+        ];
+        for op in ops {
+            let frame = ClientFrame { id: 5, op };
+            assert_eq!(ClientFrame::parse(&frame.to_text().unwrap()).unwrap(), frame);
+        }
+    }
+
+    #[test]
+    fn refuses_unknown_operations_fields_and_doubles() {
+        let code = |text: &str| ClientFrame::parse(text).unwrap_err();
+        assert_eq!(code(r#"{"id":1,"op":"fly"}"#).error.code, ErrorCode::UnknownOp);
+        assert_eq!(code(r#"{"id":1,"op":"ping","x":1}"#).id, Some(1));
+        assert_eq!(code(r#"{"id":1,"op":"leave","room":"a","room":"b"}"#).error.code, ErrorCode::BadRequest);
+        assert_eq!(code("[").id, None);
+        assert_eq!(code(r#"{"id":9007199254740993,"op":"ping"}"#).error.code, ErrorCode::BadRequest);
+    }
+}

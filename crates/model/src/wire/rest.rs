@@ -1,0 +1,98 @@
+//! Bodies of the REST surface that are not entities themselves.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::identity::{ClientKey, EventName, RoomName, UserId};
+use crate::ids::RunId;
+use crate::json_text::JsonText;
+use crate::room::{Retention, RoomKind};
+use crate::span::Span;
+use crate::ticket::Grants;
+
+/// Asks for a run of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TriggerRequest {
+    /// What the run is given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub input: Option<JsonText>,
+    /// How long it waits before it is ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay: Option<Span>,
+    /// While a run with the same key is active, no second one is made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dedupe_key: Option<ClientKey>,
+}
+
+/// Names the run that a trigger made or found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TriggerResponse {
+    /// The run.
+    pub run_id: RunId,
+    /// Whether an active run with the same deduplication key was found instead.
+    pub duplicate: bool,
+}
+
+/// Replaces the definition of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TaskUpdate {
+    /// The version that was edited.
+    pub version: i64,
+    /// The new definition.
+    pub spec: crate::task::TaskSpec,
+}
+
+/// Creates a room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoomRequest {
+    /// Its name.
+    pub name: RoomName,
+    /// Who may join.
+    #[serde(default)]
+    pub kind: RoomKind,
+    /// How much history it keeps.
+    #[serde(default)]
+    pub retention: Retention,
+}
+
+/// Publishes an event.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishRequest {
+    /// What it is called.
+    pub event: EventName,
+    /// What it carries.
+    pub payload: JsonText,
+    /// Its identity; the server makes one when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub msg_id: Option<ClientKey>,
+    /// Whether it is not stored.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ephemeral: bool,
+}
+
+/// Asks for a ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TicketRequest {
+    /// Whom the socket will belong to.
+    pub user_id: UserId,
+    /// The only origin from which it may be used; absent for programs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
+    /// What the socket may do.
+    #[serde(default)]
+    pub grants: Grants,
+}
+
+/// A ticket, shown once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketResponse {
+    /// The secret.
+    pub ticket: String,
+    /// When it stops working unless it is used.
+    pub expires_at: Timestamp,
+}

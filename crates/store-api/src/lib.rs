@@ -1,0 +1,70 @@
+//! The store seam: one trait per aggregate, implemented by each database backend.
+//!
+//! A method is one meaningful atomic operation. No transaction crosses the seam, nothing here knows a
+//! driver, and nobody above knows which backend runs: differences are asked of [`Capabilities`].
+
+mod api_keys;
+mod context;
+mod error;
+pub mod fail_point;
+mod feed;
+mod hint;
+mod instances;
+mod once;
+mod rooms;
+mod runs;
+mod settings;
+mod tasks;
+mod tickets;
+
+use std::sync::Arc;
+
+pub use api_keys::ApiKeyStore;
+pub use context::{AuditEntry, OnceClaim, OnceRecord, WriteContext, Written};
+pub use error::{StoreError, StoreResult};
+pub use feed::FeedStore;
+pub use hint::{HintReceiver, HintSender, HintState, hint_channel};
+pub use instances::InstanceStore;
+pub use once::OnceStore;
+pub use rooms::{AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
+pub use runs::{
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
+    RetryOutcome, RunFilter, RunStore, TriggerOutcome,
+};
+pub use settings::{PutOutcome, SettingStore};
+pub use tasks::{DueTasks, FireReport, TaskCreateOutcome, TaskStore, TaskUpdateOutcome};
+pub use tickets::{BurnOutcome, TicketStore};
+
+/// Every store of one database.
+#[derive(Clone)]
+pub struct Stores {
+    /// Task definitions and their firing.
+    pub tasks: Arc<dyn TaskStore>,
+    /// Runs, leases and permits.
+    pub runs: Arc<dyn RunStore>,
+    /// Rooms and their events.
+    pub rooms: Arc<dyn RoomStore>,
+    /// Single-use tickets.
+    pub tickets: Arc<dyn TicketStore>,
+    /// Live replicas.
+    pub instances: Arc<dyn InstanceStore>,
+    /// API keys.
+    pub api_keys: Arc<dyn ApiKeyStore>,
+    /// Fleet settings.
+    pub settings: Arc<dyn SettingStore>,
+    /// Once-keys behind idempotent requests.
+    pub once: Arc<dyn OnceStore>,
+    /// The change feed.
+    pub feed: Arc<dyn FeedStore>,
+    /// What this database can do.
+    pub capabilities: Capabilities,
+}
+
+/// What differs between databases, as facts that the parts above may act on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// Whether several processes may share the database.
+    pub allows_replicas: bool,
+    /// Whether live replicas must keep a lease in the database.
+    pub needs_instance_lease: bool,
+}
