@@ -1,1 +1,37 @@
-//! Placeholder.
+//! The bus: the change feed reader, the publisher, and the hub of local sessions.
+//!
+//! The log in the database is the truth; hints only say when to read it. This crate knows no HTTP and
+//! no socket: sessions take text in and give frames out.
+
+mod access;
+mod feed;
+mod hub;
+mod operations;
+mod outbox;
+mod publisher;
+mod rate;
+mod session;
+
+pub use access::{may_join, may_publish};
+pub use feed::{Feed, FeedObserver, FeedStatus};
+pub use hub::Hub;
+pub use operations::Operations;
+pub use outbox::Outgoing;
+pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
+pub use session::{Session, SessionGuard, SessionIdentity};
+
+/// Registers every metric of this crate at zero, so that dashboards see them from the start.
+pub fn describe_metrics() {
+    metrics::gauge!("switchboard_realtime_sessions").set(0.0);
+    metrics::gauge!("switchboard_realtime_rooms_joined").set(0.0);
+    metrics::counter!("switchboard_feed_ticks_total", "outcome" => "ok").absolute(0);
+    metrics::counter!("switchboard_feed_ticks_total", "outcome" => "failed").absolute(0);
+    metrics::counter!("switchboard_feed_resyncs_total").absolute(0);
+    metrics::counter!("switchboard_feed_signals_total").absolute(0);
+    metrics::counter!("switchboard_feed_missed_total").absolute(0);
+    metrics::counter!("switchboard_realtime_events_appended_total").absolute(0);
+    metrics::counter!("switchboard_realtime_events_delivered_total").absolute(0);
+    metrics::counter!("switchboard_realtime_ephemeral_dropped_total").absolute(0);
+    metrics::counter!("switchboard_realtime_catch_ups_total").absolute(0);
+    metrics::counter!("switchboard_realtime_desyncs_total").absolute(0);
+}

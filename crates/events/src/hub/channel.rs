@@ -1,0 +1,272 @@
+//! A channel: one joined room of this replica, and the sequencer that delivers its events in order.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use switchboard_model::identity::RoomName;
+use switchboard_model::ids::ConnectionId;
+use switchboard_model::room::{Epoch, HistoryPage, StoredEvent};
+use switchboard_model::wire::frame::EventFrame;
+
+use super::void_epoch;
+use crate::outbox::{BehindRoom, DataFrame};
+use crate::session::Session;
+
+/// How many recent events a channel keeps for sessions that are a little behind.
+const RECENT_FRAMES: usize = 256;
+
+/// How many bytes of recent events a channel keeps.
+const RECENT_BYTES: usize = 256 * 1024;
+
+/// What became of an event that was offered to the sequencer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Advance {
+    /// It was the next one and is delivered, or it was delivered before.
+    Done,
+    /// Something before it is missing; the log must be read.
+    Gap,
+}
+
+pub(crate) struct Channel {
+    name: RoomName,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// The last delivered position; `None` until the first join has read one.
+    head: Option<(Epoch, i64)>,
+    /// The highest offset known to exist.
+    target: i64,
+    /// Whether a reader is under way.
+    is_fetching: bool,
+    members: HashMap<ConnectionId, Arc<Session>>,
+    recent: VecDeque<Arc<DataFrame>>,
+    recent_bytes: usize,
+}
+
+impl Channel {
+    pub(super) fn new(name: RoomName) -> Self {
+        let state = State {
+            head: None,
+            target: 0,
+            is_fetching: false,
+            members: HashMap::new(),
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+        };
+        Self { name, state: Mutex::new(state) }
+    }
+
+    pub(super) fn name(&self) -> &RoomName {
+        &self.name
+    }
+
+    pub(super) fn add(&self, session: &Arc<Session>) {
+        self.state.lock().members.insert(session.id(), Arc::clone(session));
+    }
+
+    /// Removes a member; returns whether the channel is empty now.
+    pub(super) fn remove(&self, session: &Session) -> bool {
+        let mut state = self.state.lock();
+        state.members.remove(&session.id());
+        state.members.is_empty()
+    }
+
+    pub(super) fn head(&self) -> Option<(Epoch, i64)> {
+        self.state.lock().head.clone()
+    }
+
+    /// Tells whether everything up to `top` of `epoch` is delivered or on its way.
+    pub(super) fn knows_of(&self, epoch: &Epoch, top: i64) -> bool {
+        let state = self.state.lock();
+        state.head.as_ref().is_none_or(|(known, offset)| known == epoch && (*offset).max(state.target) >= top)
+    }
+
+    /// Tells whether exactly this is the last delivered position.
+    pub(super) fn is_at(&self, epoch: &Epoch, top: i64) -> bool {
+        self.state.lock().head.as_ref().is_some_and(|(known, offset)| known == epoch && *offset == top)
+    }
+
+    /// Takes the position that a join has read, unless the channel has one.
+    pub(super) fn settle(&self, epoch: &Epoch, top: i64) -> Advance {
+        let mut state = self.state.lock();
+        let head = state.head.get_or_insert_with(|| (epoch.clone(), top));
+        if head.0 != *epoch || head.1 < state.target { Advance::Gap } else { Advance::Done }
+    }
+
+    /// Delivers an event if it is the next one.
+    pub(super) fn advance(&self, epoch: &Epoch, event: &StoredEvent) -> Advance {
+        let mut state = self.state.lock();
+        state.target = state.target.max(event.offset);
+        let Some((known, offset)) = &state.head else { return Advance::Done };
+        let starts_history = *known == void_epoch() && event.offset == 1;
+        if !starts_history && (known != epoch || event.offset > offset + 1) {
+            return Advance::Gap;
+        }
+        if event.offset == offset + 1 {
+            state.deliver(&self.name, epoch, event);
+        }
+        Advance::Done
+    }
+
+    /// Notes that events up to `top` exist.
+    pub(super) fn note_top(&self, top: i64) -> Advance {
+        let mut state = self.state.lock();
+        state.target = state.target.max(top);
+        match &state.head {
+            Some((_, offset)) if *offset < state.target => Advance::Gap,
+            _ => Advance::Done,
+        }
+    }
+
+    /// Delivers an event that is not stored.
+    pub(super) fn deliver_ephemeral(&self, frame: &Arc<DataFrame>) {
+        self.state.lock().offer(frame);
+    }
+
+    /// Marks the channel as being read; `false` if it is already.
+    pub(super) fn start_fetching(&self) -> bool {
+        !std::mem::replace(&mut self.state.lock().is_fetching, true)
+    }
+
+    pub(super) fn is_fetching(&self) -> bool {
+        self.state.lock().is_fetching
+    }
+
+    /// Delivers a page of the log, and ends the reading when nothing more is known of. Returns whether
+    /// that moved the channel on.
+    pub(super) fn apply(&self, page: Option<HistoryPage>) -> bool {
+        let mut state = self.state.lock();
+        let Some((known, offset)) = state.head.clone() else {
+            state.is_fetching = false;
+            return false;
+        };
+        let Some(page) = page else {
+            // Either deleted, or an implicit room before its first event.
+            if known != void_epoch() {
+                state.move_to(&self.name, "room_deleted", void_epoch(), 0);
+            }
+            state.is_fetching = false;
+            return true;
+        };
+        let starts_history = known == void_epoch() && page.first_kept == 1;
+        if known != page.epoch && !starts_history {
+            state.move_to(&self.name, "epoch_changed", page.epoch, page.top);
+        } else if page.top < offset {
+            state.move_to(&self.name, "history_lost", page.epoch, page.top);
+        } else {
+            for event in &page.events {
+                if event.offset == state.offset() + 1 {
+                    state.deliver(&self.name, &page.epoch, event);
+                }
+            }
+            if state.offset() < page.events.last().map_or(page.top, |last| last.offset) {
+                state.move_to(&self.name, "history_pruned", page.epoch, page.top);
+            }
+        }
+        state.is_fetching = state.offset() < state.target;
+        state.head != Some((known, offset))
+    }
+
+    /// Returns recent events after a cursor, if all of them are kept here.
+    pub(super) fn recent_after(&self, epoch: &Epoch, cursor: i64) -> Option<Vec<Arc<DataFrame>>> {
+        let state = self.state.lock();
+        let is_current = state.head.as_ref().is_some_and(|(known, _)| known == epoch);
+        let first = state.recent.front()?.offset?;
+        (is_current && first <= cursor + 1)
+            .then(|| state.recent.iter().filter(|frame| frame.offset > Some(cursor)).cloned().collect())
+            .filter(|frames: &Vec<_>| !frames.is_empty())
+    }
+
+    /// Hands a page of the log to a session that is behind, or tells it that its position is gone.
+    pub(super) fn catch_up(&self, session: &Session, behind: &BehindRoom, page: Option<HistoryPage>) {
+        let Some(page) = page else {
+            if behind.epoch != void_epoch() {
+                session.outbox.lock().desync(&self.name, "room_deleted", void_epoch(), 0);
+            }
+            return;
+        };
+        let starts_history = behind.epoch == void_epoch() && page.first_kept == 1;
+        let reason = if page.epoch != behind.epoch && !starts_history {
+            "epoch_changed"
+        } else if page.top < behind.cursor {
+            "history_lost"
+        } else if page.events.first().map_or(page.top > behind.cursor, |first| first.offset > behind.cursor + 1) {
+            "history_pruned"
+        } else {
+            let frames: Vec<_> = page.events.iter().map(|event| encode(&self.name, &page.epoch, event)).collect();
+            let mut outbox = session.outbox.lock();
+            if starts_history {
+                outbox.start(&self.name, page.epoch.clone(), behind.cursor);
+            }
+            let behind = BehindRoom { epoch: page.epoch, ..behind.clone() };
+            outbox.extend(&behind, &frames);
+            return;
+        };
+        session.outbox.lock().desync(&self.name, reason, page.epoch, page.top);
+    }
+
+    /// Makes a session live if it has everything that was delivered here; returns whether nothing is
+    /// left to be read for it.
+    pub(super) fn go_live(&self, session: &Session) -> bool {
+        let state = self.state.lock();
+        let Some((epoch, offset)) = &state.head else { return false };
+        session.outbox.lock().go_live(&self.name, epoch, *offset)
+    }
+}
+
+impl State {
+    /// Returns the last delivered offset.
+    fn offset(&self) -> i64 {
+        self.head.as_ref().map_or(0, |(_, offset)| *offset)
+    }
+
+    /// Delivers the next event to every member.
+    fn deliver(&mut self, room: &RoomName, epoch: &Epoch, event: &StoredEvent) {
+        let frame = encode(room, epoch, event);
+        self.head = Some((epoch.clone(), event.offset));
+        self.offer(&frame);
+        self.recent_bytes += frame.text.len();
+        self.recent.push_back(frame);
+        while self.recent.len() > RECENT_FRAMES || self.recent_bytes > RECENT_BYTES {
+            let Some(oldest) = self.recent.pop_front() else { break };
+            self.recent_bytes -= oldest.text.len();
+        }
+    }
+
+    fn offer(&self, frame: &Arc<DataFrame>) {
+        for session in self.members.values() {
+            if session.outbox.lock().offer(frame) {
+                session.wake();
+            }
+        }
+    }
+
+    /// Goes on at another position and tells the members that theirs cannot be continued.
+    fn move_to(&mut self, room: &RoomName, reason: &'static str, epoch: Epoch, top: i64) {
+        tracing::warn!(room = %room, reason, "the history of a joined room cannot be continued");
+        for session in self.members.values() {
+            session.outbox.lock().desync(room, reason, epoch.clone(), top);
+            session.wake();
+        }
+        self.head = Some((epoch, top));
+        self.target = top;
+        self.recent.clear();
+        self.recent_bytes = 0;
+    }
+}
+
+/// Encodes an event once for all its receivers.
+fn encode(room: &RoomName, epoch: &Epoch, event: &StoredEvent) -> Arc<DataFrame> {
+    let frame = EventFrame::stored(room, epoch, event);
+    // Every field of the frame has a JSON form, so encoding cannot fail; an empty frame would only be
+    // seen by a client that is then resynchronised by the next offset.
+    let text = serde_json::to_vec(&frame).unwrap_or_default();
+    Arc::new(DataFrame {
+        text: text.into(),
+        room: room.clone(),
+        offset: Some(event.offset),
+        epoch: Some(epoch.clone()),
+    })
+}

@@ -1,0 +1,249 @@
+//! The hub: the sessions of this replica and the rooms they have joined.
+//!
+//! Lock order: room map, then a channel, then an outbox. No lock is held across an await.
+
+mod channel;
+mod join;
+mod observe;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use switchboard_model::Timestamp;
+use switchboard_model::identity::RoomName;
+use switchboard_model::ids::{ConnectionId, InstanceId};
+use switchboard_model::room::{Epoch, HistoryPage, Position, StoredEvent};
+use switchboard_model::wire::close::CloseCode;
+use switchboard_model::wire::frame::{Hello, HelloLimits, NoticeFrame};
+use switchboard_model::wire::limits::{
+    HEARTBEAT, HISTORY_EVENTS, MESSAGE_BYTES, OPS_PER_SECOND, PAYLOAD_BYTES, ROOMS_PER_SOCKET,
+};
+use switchboard_store_api::{RoomStore, StoreError};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::outbox::BehindRoom;
+use crate::session::{Session, SessionGuard, SessionIdentity};
+use channel::{Advance, Channel};
+use observe::Reconciliation;
+
+/// How many reads of the log go at the same time, so that 500 resuming sockets are not 500 readers.
+const LOG_READERS: usize = 8;
+
+/// How long a failed read of the log waits before it is tried again.
+const READ_RETRY: Duration = Duration::from_millis(250);
+
+/// The sessions and joined rooms of one replica.
+pub struct Hub {
+    me: Weak<Self>,
+    instance: InstanceId,
+    rooms: Arc<dyn RoomStore>,
+    channels: RwLock<HashMap<RoomName, Arc<Channel>>>,
+    sessions: Mutex<HashMap<ConnectionId, Arc<Session>>>,
+    readers: Semaphore,
+    clock: Mutex<Option<(Timestamp, Instant)>>,
+    reconciliation: Mutex<Reconciliation>,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Hub {
+    /// Makes the hub of a replica; its reads of the log run on `tracker` until `stop`.
+    #[must_use]
+    pub fn new(
+        rooms: Arc<dyn RoomStore>,
+        instance: InstanceId,
+        tracker: TaskTracker,
+        stop: CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|me| Self {
+            me: me.clone(),
+            instance,
+            rooms,
+            channels: RwLock::default(),
+            sessions: Mutex::default(),
+            readers: Semaphore::new(LOG_READERS),
+            clock: Mutex::default(),
+            reconciliation: Mutex::default(),
+            tracker,
+            stop,
+        })
+    }
+
+    /// Registers a session, joins it to the room of its user and says hello.
+    ///
+    /// # Errors
+    /// Fails when the position of the user's room cannot be read.
+    pub async fn connect(&self, identity: SessionIdentity) -> Result<SessionGuard, StoreError> {
+        let hub = self.me.upgrade().ok_or(StoreError::Fenced)?;
+        let user_room = identity.user_id.room();
+        let hello = |session: &Session| {
+            NoticeFrame::Hello(Hello {
+                conn_id: session.id(),
+                user_id: session.identity().user_id.clone(),
+                instance: self.instance.clone(),
+                heartbeat_ms: HEARTBEAT.as_millis(),
+                limits: HelloLimits {
+                    message_bytes: MESSAGE_BYTES,
+                    payload_bytes: PAYLOAD_BYTES,
+                    rooms: ROOMS_PER_SOCKET,
+                    ops_per_second: OPS_PER_SECOND,
+                },
+                pending_calls: Vec::new(),
+            })
+        };
+        let session = Arc::new(Session::new(identity, hub));
+        session.notice(&hello(&session));
+        let guard = SessionGuard(Arc::clone(&session));
+        let count = {
+            let mut sessions = self.sessions.lock();
+            sessions.insert(session.id(), Arc::clone(&session));
+            sessions.len()
+        };
+        set_gauge("switchboard_realtime_sessions", count);
+        self.enter_at_latest(&session, &user_room).await?;
+        Ok(guard)
+    }
+
+    /// Forgets a session and leaves its rooms.
+    pub(crate) fn disconnect(&self, session: &Arc<Session>) {
+        let rooms = session.outbox.lock().rooms();
+        for room in rooms {
+            self.leave(session, &room);
+        }
+        let count = {
+            let mut sessions = self.sessions.lock();
+            sessions.remove(&session.id());
+            sessions.len()
+        };
+        set_gauge("switchboard_realtime_sessions", count);
+    }
+
+    /// Counts the sessions.
+    #[must_use]
+    pub fn session_count(&self) -> usize {
+        self.sessions.lock().len()
+    }
+
+    /// Closes every session with the same code.
+    pub fn close_all(&self, code: CloseCode) {
+        for session in self.all_sessions() {
+            session.close(code);
+        }
+    }
+
+    /// Moves every session to another replica: each is told the window, and closed at its own slot in it.
+    pub async fn drain(&self, window: Duration) {
+        let sessions = self.all_sessions();
+        let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
+        for session in &sessions {
+            session.notice(&NoticeFrame::Goaway {
+                reason: "drain".to_owned(),
+                reconnect_min_ms: 0,
+                reconnect_max_ms: window_ms,
+            });
+        }
+        let slot = window / u32::try_from(sessions.len().max(1)).unwrap_or(u32::MAX);
+        for session in sessions {
+            tokio::time::sleep(slot).await;
+            session.close(CloseCode::Drain);
+        }
+        self.close_all(CloseCode::Drain);
+    }
+
+    fn all_sessions(&self) -> Vec<Arc<Session>> {
+        self.sessions.lock().values().cloned().collect()
+    }
+
+    /// Returns database time in milliseconds since 1970, carried on by the monotonic clock.
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.clock.lock().map_or(0, |(now, read_at)| {
+            let since = i64::try_from(read_at.elapsed().as_millis()).unwrap_or(i64::MAX);
+            now.timestamp_millis().saturating_add(since)
+        })
+    }
+
+    fn channel(&self, room: &RoomName) -> Option<Arc<Channel>> {
+        self.channels.read().get(room).cloned()
+    }
+
+    /// Takes an event that this replica has just appended; the sequencer of its room puts it in order.
+    pub(crate) fn appended(&self, room: &RoomName, position: &Position, event: &StoredEvent) {
+        if let Some(channel) = self.channel(room)
+            && channel.advance(&position.epoch, event) == Advance::Gap
+        {
+            self.fetch(channel);
+        }
+    }
+
+    /// Reads a room from the log until everything known of is delivered; one reader per room.
+    fn fetch(&self, channel: Arc<Channel>) {
+        let Some(hub) = self.me.upgrade().filter(|_| channel.start_fetching()) else { return };
+        let task = async move {
+            while channel.is_fetching() {
+                let after = channel.head().map_or(0, |(_, offset)| offset);
+                match hub.read(channel.name(), after).await {
+                    // The page may be older than what the feed announced meanwhile; then read again.
+                    Ok(page) => {
+                        channel.apply(page);
+                    }
+                    Err(error) => hub.pause_after(&error).await,
+                }
+                if hub.stop.is_cancelled() {
+                    return;
+                }
+            }
+        };
+        self.tracker.spawn(task);
+    }
+
+    /// Reads a page of the log, behind the semaphore that bounds the readers.
+    async fn read(&self, room: &RoomName, after: i64) -> Result<Option<HistoryPage>, StoreError> {
+        let _permit = self.readers.acquire().await;
+        self.rooms.history(room, after, HISTORY_EVENTS).await
+    }
+
+    async fn pause_after(&self, error: &StoreError) {
+        tracing::debug!(error = %crate::feed::error_chain(error), "a room cannot be read");
+        tokio::select! {
+            () = self.stop.cancelled() => {}
+            () = tokio::time::sleep(READ_RETRY) => {}
+        }
+    }
+
+    /// Reads the next stretch for a session that is behind in a room, and makes it live if that was all.
+    pub(crate) async fn catch_up(&self, session: &Session, behind: BehindRoom) {
+        let Some(channel) = self.channel(&behind.room) else {
+            session.outbox.lock().leave(&behind.room);
+            return;
+        };
+        if channel.go_live(session) {
+            return;
+        }
+        if let Some(frames) = channel.recent_after(&behind.epoch, behind.cursor) {
+            session.outbox.lock().extend(&behind, &frames);
+        } else {
+            metrics::counter!("switchboard_realtime_catch_ups_total").increment(1);
+            match self.read(&behind.room, behind.cursor).await {
+                Ok(page) => channel.catch_up(session, &behind, page),
+                Err(error) => self.pause_after(&error).await,
+            }
+        }
+        channel.go_live(session);
+    }
+}
+
+/// The history of a room that has no row yet; its first event starts the real one.
+pub(crate) fn void_epoch() -> Epoch {
+    Epoch::new("none", "0")
+}
+
+fn set_gauge(name: &'static str, count: usize) {
+    // Counts of sockets and rooms are far below 2^52.
+    #[expect(clippy::cast_precision_loss, reason = "counts are small")]
+    metrics::gauge!(name).set(count as f64);
+}

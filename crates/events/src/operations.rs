@@ -1,0 +1,126 @@
+//! What clients ask for over a socket: parsed, checked, done and answered here.
+
+use std::sync::Arc;
+
+use switchboard_model::identity::Actor;
+use switchboard_model::room::{MessageId, NewEvent};
+use switchboard_model::wire::code::ErrorCode;
+use switchboard_model::wire::frame::{Published, ReplyError};
+use switchboard_model::wire::limits::HISTORY_EVENTS;
+use switchboard_model::wire::op::{ClientFrame, ClientOp, History, Publish};
+use switchboard_store_api::{AppendOutcome, RoomStore};
+
+use crate::access::may_publish;
+use crate::hub::Hub;
+use crate::publisher::{EphemeralEvent, PublishError, Publisher};
+use crate::session::Session;
+
+/// Serves the operations of every session of a replica.
+#[derive(Clone)]
+pub struct Operations {
+    hub: Arc<Hub>,
+    publisher: Publisher,
+    rooms: Arc<dyn RoomStore>,
+}
+
+impl Operations {
+    /// Makes the service.
+    #[must_use]
+    pub fn new(hub: Arc<Hub>, publisher: Publisher, rooms: Arc<dyn RoomStore>) -> Self {
+        Self { hub, publisher, rooms }
+    }
+
+    /// Does what one text frame asks for; the answer goes to the outbox of the session.
+    pub async fn handle(&self, session: &Arc<Session>, text: &str) {
+        let frame = match ClientFrame::parse(text) {
+            Ok(frame) => frame,
+            Err(bad) => return session.reply_error(bad.id.unwrap_or(0), bad.error),
+        };
+        let id = frame.id;
+        let result = match frame.op {
+            // The hub answers a join itself, since the answer comes before the first event.
+            ClientOp::Join(join) => self.hub.join(session, id, join).await,
+            ClientOp::Leave(leave) => {
+                if self.hub.leave(session, &leave.room) {
+                    session.reply_ok(id, &serde_json::json!({}));
+                    Ok(())
+                } else {
+                    Err(ReplyError::new(ErrorCode::NotJoined, "the room is not joined"))
+                }
+            }
+            ClientOp::Publish(publish) => self.publish(session, publish).await.map(|ok| session.reply_ok(id, &ok)),
+            ClientOp::History(history) => self.history(session, id, history).await,
+            ClientOp::Ping => {
+                session.reply_ok(id, &serde_json::json!({}));
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            session.reply_error(id, error);
+        }
+    }
+
+    async fn publish(&self, session: &Session, publish: Publish) -> Result<Published, ReplyError> {
+        let identity = session.identity();
+        may_publish(&publish.room, &publish.event, &identity.user_id, &identity.grants).map_err(|code| match code {
+            ErrorCode::Forbidden => ReplyError::new(code, "the ticket does not allow publishing this event here"),
+            code => ReplyError::new(code, "the name of a user or pair room is malformed"),
+        })?;
+        let msg_id = MessageId::given_or_new(publish.msg_id);
+        if publish.ephemeral {
+            let event = EphemeralEvent {
+                room: publish.room,
+                event: publish.event,
+                payload: publish.payload,
+                msg_id: msg_id.clone(),
+            };
+            self.publisher.publish_ephemeral(event).await.map_err(publish_error)?.map_err(refused)?;
+            return Ok(Published { msg_id: msg_id.to_string(), position: None, duplicate: false });
+        }
+        let event = NewEvent {
+            room: publish.room,
+            event: publish.event,
+            payload: publish.payload,
+            msg_id: msg_id.clone(),
+            sender: Actor::User(identity.user_id.clone()),
+        };
+        let msg_id = msg_id.to_string();
+        match self.publisher.publish(event).await.map_err(publish_error)? {
+            AppendOutcome::Appended { position, .. } => {
+                Ok(Published { msg_id, position: Some(position), duplicate: false })
+            }
+            AppendOutcome::Duplicate(position) => Ok(Published { msg_id, position: Some(position), duplicate: true }),
+            AppendOutcome::Refused(code) => Err(refused(code)),
+        }
+    }
+
+    async fn history(&self, session: &Session, id: u64, history: History) -> Result<(), ReplyError> {
+        if !session.outbox.lock().has_joined(&history.room) {
+            return Err(ReplyError::new(ErrorCode::NotJoined, "join the room before reading its history"));
+        }
+        let limit = history.limit.unwrap_or(HISTORY_EVENTS).clamp(1, HISTORY_EVENTS);
+        let page = self.rooms.history(&history.room, history.after, limit).await.map_err(|error| {
+            tracing::warn!(error = %crate::feed::error_chain(&error), "history cannot be read");
+            ReplyError::new(ErrorCode::Unavailable, "the history cannot be read now; try again")
+        })?;
+        match page {
+            Some(page) => session.reply_ok(id, &page),
+            None => return Err(ReplyError::new(ErrorCode::NotFound, "the room has no history yet")),
+        }
+        Ok(())
+    }
+}
+
+fn publish_error(error: PublishError) -> ReplyError {
+    ReplyError::new(ErrorCode::Unavailable, format!("{error}; publish again with the same msg_id"))
+}
+
+fn refused(code: ErrorCode) -> ReplyError {
+    let message = match code {
+        ErrorCode::NotFound => "there is no such room; create it first",
+        ErrorCode::PayloadTooLarge => "the payload is above 60 KiB",
+        ErrorCode::RoomNameInvalid => "events of this room cannot be stored",
+        _ => "the event was refused",
+    };
+    ReplyError::new(code, message)
+}
