@@ -21,6 +21,7 @@ CREATE TABLE feed_horizon (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     snapshot pg_snapshot NOT NULL
 );
+INSERT INTO feed_horizon (snapshot) VALUES ('1:1:');
 
 -- Snapshots of the last minutes, so that a deletion can use one that is old enough.
 CREATE TABLE feed_snapshots (

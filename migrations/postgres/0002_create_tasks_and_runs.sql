@@ -1,20 +1,24 @@
 -- `spec` is the whole definition as JSON; the columns beside it are what statements decide on.
 CREATE TABLE tasks (
-    id          uuid PRIMARY KEY,
-    name        text        NOT NULL,
-    spec        text        NOT NULL,
-    is_active   boolean     NOT NULL,
-    next_run_at timestamptz,
-    version     bigint      NOT NULL DEFAULT 1,
-    parked      text,
-    paused_at   timestamptz,
-    created_at  timestamptz NOT NULL,
-    updated_at  timestamptz NOT NULL,
-    deleted_at  timestamptz
+    id           uuid PRIMARY KEY,
+    name         text        NOT NULL,
+    spec         text        NOT NULL,
+    has_schedule boolean     NOT NULL,
+    is_active    boolean     NOT NULL,
+    next_run_at  timestamptz,
+    version      bigint      NOT NULL DEFAULT 1,
+    parked       text,
+    paused_at    timestamptz,
+    created_at   timestamptz NOT NULL,
+    updated_at   timestamptz NOT NULL,
+    deleted_at   timestamptz
 );
 CREATE UNIQUE INDEX tasks_by_name ON tasks (name) WHERE deleted_at IS NULL;
 CREATE INDEX tasks_due ON tasks (next_run_at)
     WHERE is_active AND deleted_at IS NULL AND parked IS NULL AND next_run_at IS NOT NULL;
+-- Holds no row unless something is wrong.
+CREATE INDEX tasks_unarmed ON tasks (id)
+    WHERE has_schedule AND is_active AND deleted_at IS NULL AND next_run_at IS NULL;
 
 CREATE TABLE task_skips (
     task_id uuid        NOT NULL,

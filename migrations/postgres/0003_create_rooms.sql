@@ -1,6 +1,6 @@
 CREATE TABLE rooms (
     id          uuid PRIMARY KEY,
-    name        text        NOT NULL UNIQUE,
+    name        text        COLLATE "C" NOT NULL UNIQUE,
     kind        text        NOT NULL,
     epoch       text        NOT NULL,
     top         bigint      NOT NULL DEFAULT 0,

@@ -3,6 +3,7 @@ CREATE TABLE tasks (
     id                  BLOB    PRIMARY KEY,
     name                TEXT    NOT NULL,
     spec                TEXT    NOT NULL,
+    has_schedule        INTEGER NOT NULL,
     is_active           INTEGER NOT NULL,
     next_run_at         INTEGER,
     version             INTEGER NOT NULL DEFAULT 1,
@@ -15,6 +16,9 @@ CREATE TABLE tasks (
 CREATE UNIQUE INDEX tasks_by_name ON tasks (name) WHERE deleted_at IS NULL;
 CREATE INDEX tasks_due ON tasks (next_run_at)
     WHERE is_active AND deleted_at IS NULL AND parked IS NULL AND next_run_at IS NOT NULL;
+-- Holds no row unless something is wrong.
+CREATE INDEX tasks_unarmed ON tasks (id)
+    WHERE has_schedule AND is_active AND deleted_at IS NULL AND next_run_at IS NULL;
 
 CREATE TABLE task_skips (
     task_id             BLOB    NOT NULL,

@@ -1,1 +1,61 @@
-fn main() {}
+//! The tasks around the code: `cargo xtask test` is everything that a change needs.
+//!
+//! It must stay light, since it is built before anything else, and it knows no crate of the product.
+
+mod run;
+mod test;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::test::Step;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The tasks around the code")]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs everything that a change needs.
+    Test(TestOptions),
+    /// Checks the rules of the house that no compiler knows.
+    Tidy,
+    /// Formats the whole tree.
+    Fmt,
+    /// Adds the checksums of new migrations, after which they must not be edited.
+    RecordMigrations,
+}
+
+/// What `test` runs, and with which server.
+#[derive(Args)]
+struct TestOptions {
+    /// The folder of the PostgreSQL server binaries to test with.
+    #[arg(long, value_name = "DIR")]
+    pg_bin: Option<PathBuf>,
+    /// Only tests whose name contains this text.
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// Only this step; may be given several times.
+    #[arg(long, value_name = "STEP")]
+    only: Vec<Step>,
+}
+
+fn main() -> ExitCode {
+    // The manifest of this package is in the folder `xtask` of the root, so it always has a parent.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
+    let result = match CommandLine::parse().command {
+        Command::Test(options) => test::run(root, &options),
+        Command::Tidy => tidy::run(root),
+        Command::Fmt => run::cargo(root, &["fmt", "--all"]),
+        Command::RecordMigrations => tidy::record_migrations(root),
+    };
+    let Err(error) = result else { return ExitCode::SUCCESS };
+    eprintln!("error: {error:#}");
+    ExitCode::FAILURE
+}

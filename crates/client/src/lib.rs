@@ -1,1 +1,25 @@
-//! Placeholder.
+//! The Rust client of Switchboard: the REST surface, and WebSockets that resume after a loss.
+//!
+//! It knows the wire types of `switchboard-model` and nothing of the server.
+
+mod api_keys;
+mod client;
+mod error;
+mod health;
+mod instances;
+mod pages;
+mod resume;
+mod rooms;
+mod runs;
+mod settings;
+mod socket;
+mod tasks;
+mod tickets;
+mod users;
+
+pub use client::{Client, ClientOptions};
+pub use error::{ClientError, OpError};
+pub use pages::items;
+pub use resume::{ResumeEvent, ResumeOptions, ResumingHandle, ResumingSocket, StopCause, TicketSource};
+pub use runs::RunQuery;
+pub use socket::{LOST, Socket, SocketAuth, SocketEvent, SocketHandle, SocketOptions};

@@ -139,7 +139,8 @@ fn with_jitter(period: Duration) -> Duration {
 }
 
 /// Writes an error with its causes.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
+#[must_use]
+pub fn error_chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {

@@ -13,9 +13,9 @@ mod rate;
 mod session;
 
 pub use access::{may_join, may_publish};
-pub use feed::{Feed, FeedObserver, FeedStatus};
+pub use feed::{Feed, FeedObserver, FeedStatus, error_chain};
 pub use hub::Hub;
-pub use operations::Operations;
+pub use operations::{Operations, refusal};
 pub use outbox::Outgoing;
 pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
 pub use session::{Session, SessionGuard, SessionIdentity};

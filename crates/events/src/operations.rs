@@ -74,7 +74,7 @@ impl Operations {
                 payload: publish.payload,
                 msg_id: msg_id.clone(),
             };
-            self.publisher.publish_ephemeral(event).await.map_err(publish_error)?.map_err(refused)?;
+            self.publisher.publish_ephemeral(event).await.map_err(publish_error)?.map_err(refusal)?;
             return Ok(Published { msg_id: msg_id.to_string(), position: None, duplicate: false });
         }
         let event = NewEvent {
@@ -90,7 +90,7 @@ impl Operations {
                 Ok(Published { msg_id, position: Some(position), duplicate: false })
             }
             AppendOutcome::Duplicate(position) => Ok(Published { msg_id, position: Some(position), duplicate: true }),
-            AppendOutcome::Refused(code) => Err(refused(code)),
+            AppendOutcome::Refused(code) => Err(refusal(code)),
         }
     }
 
@@ -115,7 +115,9 @@ fn publish_error(error: PublishError) -> ReplyError {
     ReplyError::new(ErrorCode::Unavailable, format!("{error}; publish again with the same msg_id"))
 }
 
-fn refused(code: ErrorCode) -> ReplyError {
+/// Writes what a client is told when an event is refused with `code`.
+#[must_use]
+pub fn refusal(code: ErrorCode) -> ReplyError {
     let message = match code {
         ErrorCode::NotFound => "there is no such room; create it first",
         ErrorCode::PayloadTooLarge => "the payload is above 60 KiB",

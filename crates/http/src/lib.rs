@@ -1,1 +1,87 @@
-//! Placeholder.
+//! The HTTP surface: the router, one file per group of endpoints, and the WebSocket session.
+//!
+//! It knows the stores only by their traits and the bus only by its handles. Every error leaves as a
+//! problem document, and a route that names no access is not served.
+
+mod access;
+mod answer;
+mod audit;
+mod endpoints;
+mod error;
+mod extract;
+mod lifecycle;
+mod middleware;
+mod once;
+mod readiness;
+mod routes;
+mod ws;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::PrometheusHandle;
+use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
+use switchboard_model::ids::InstanceId;
+use switchboard_store_api::Stores;
+use tokio_util::task::TaskTracker;
+
+pub use lifecycle::Lifecycle;
+pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
+
+use readiness::Readiness;
+
+/// Everything that the HTTP surface works with.
+#[derive(Clone)]
+pub struct Api {
+    /// The database.
+    pub stores: Stores,
+    /// The sessions of this replica.
+    pub hub: Arc<Hub>,
+    /// The way by which events are published.
+    pub publisher: Publisher,
+    /// What sockets may ask for.
+    pub operations: Operations,
+    /// How the change feed is doing.
+    pub feed: FeedStatus,
+    /// The metrics of this process.
+    pub prometheus: PrometheusHandle,
+    /// Where the process is in its life.
+    pub lifecycle: Lifecycle,
+    /// What operators decide.
+    pub options: HttpOptions,
+    /// Counts the open sockets, so that a shutdown can wait for them.
+    pub tracker: TaskTracker,
+}
+
+/// What operators decide about the HTTP surface.
+#[derive(Clone, Debug)]
+pub struct HttpOptions {
+    /// The origins from which browsers may open sockets, such as `https://app.example`; compared exactly.
+    pub allowed_origins: Vec<String>,
+    /// Where clients reach the fleet, such as `https://switchboard.example`; `Location` headers start with it.
+    pub public_url: Option<String>,
+    /// The identity of this replica; shown to callers with a key only.
+    pub instance: InstanceId,
+    /// How long a request may take.
+    pub request_timeout: Duration,
+}
+
+/// What handlers share: the given parts and the little state that outlives a request.
+struct AppState {
+    api: Api,
+    readiness: Readiness,
+}
+
+impl std::ops::Deref for AppState {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+/// The state of the router.
+type App = Arc<AppState>;
+
+/// What handlers return.
+type ApiResult<T> = Result<T, error::ApiError>;

@@ -1,6 +1,6 @@
 //! Schedules: when a task is due. Pure arithmetic over instants; the database says what time it is.
 
-use chrono::TimeDelta;
+use chrono::{SubsecRound as _, TimeDelta};
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -104,7 +104,8 @@ impl Schedule {
         match self {
             Self::Every(every) if every.interval < SHORTEST_INTERVAL => Err(ScheduleError::IntervalTooShort),
             Self::Every(every) => Ok(Self::Every(Every { anchor: every.anchor.or(Some(created_at)), ..every })),
-            Self::At(instant) => Ok(Self::At(instant)),
+            // Finer than the databases store it, the instant would come after its own occurrence.
+            Self::At(instant) => Ok(Self::At(instant.trunc_subsecs(6))),
         }
     }
 
@@ -165,6 +166,14 @@ mod tests {
         let schedule = Schedule::At(at("2027-01-01T00:00:00Z"));
         assert_eq!(schedule.next_after(at("2026-12-31T23:59:59Z")), Some(at("2027-01-01T00:00:00Z")));
         assert_eq!(schedule.next_after(at("2027-01-01T00:00:00Z")), None);
+    }
+
+    #[test]
+    fn an_instant_is_kept_as_finely_as_the_databases_store_it() {
+        let fine = Schedule::At(at("2027-01-01T00:00:00.0000019Z"));
+        let kept = fine.anchored(at("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(kept, Schedule::At(at("2027-01-01T00:00:00.000001Z")));
+        assert_eq!(kept.next_after(at("2027-01-01T00:00:00.000001Z")), None);
     }
 
     #[test]

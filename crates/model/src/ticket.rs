@@ -26,6 +26,12 @@ impl RoomPattern {
         Self(text.into())
     }
 
+    /// Returns the text form.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
     /// Tells whether the pattern covers `room`.
     #[must_use]
     pub fn matches(&self, room: &RoomName) -> bool {

@@ -33,6 +33,9 @@ pub enum StoreError {
 type Source = Box<dyn std::error::Error + Send + Sync>;
 
 impl StoreError {
+    /// What [`StoreError::Corrupt`] names when a list is asked for with a cursor that was not made here.
+    pub const PAGE_CURSOR: &'static str = "page cursor";
+
     /// Reports a stored row that cannot be read.
     pub fn corrupt(what: &'static str, detail: impl std::fmt::Display) -> Self {
         Self::Corrupt { what, detail: detail.to_string() }

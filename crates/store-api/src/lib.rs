@@ -10,6 +10,7 @@ pub mod fail_point;
 mod feed;
 mod hint;
 mod instances;
+mod migration;
 mod once;
 mod rooms;
 mod runs;
@@ -25,6 +26,7 @@ pub use error::{StoreError, StoreResult};
 pub use feed::FeedStore;
 pub use hint::{HintReceiver, HintSender, HintState, hint_channel};
 pub use instances::InstanceStore;
+pub use migration::MigrateReport;
 pub use once::OnceStore;
 pub use rooms::{AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
 pub use runs::{

@@ -45,7 +45,8 @@ pub enum RetryOutcome {
     Queued,
     /// It has not ended.
     NotEnded(RunState),
-    /// The overlap policy of its task forbids a second active run.
+    /// This active run forbids a second one, by the overlap policy `skip` or `replace` of the task or by
+    /// having the same deduplication key; nothing was changed.
     Active(RunId),
     /// There is no such run.
     NotFound,
@@ -112,7 +113,7 @@ pub struct RecoverReport {
     pub dead: u64,
     /// Runs that were to be cancelled and now are.
     pub cancelled: u64,
-    /// Runs whose deadline had passed.
+    /// Runs whose deadline had passed: queued again or dead like the others, but counted here only.
     pub timed_out: u64,
 }
 
@@ -172,8 +173,8 @@ pub trait RunStore: Send + Sync {
     ///
     /// The lease must still be the run's; one that expired without being recovered is accepted.
     /// [`switchboard_model::run::Ending::Retry`] becomes `scheduled` after its delay while attempts
-    /// are left and `dead` otherwise; `Released` becomes `queued` and gives the attempt back. A
-    /// retry of a run that is to be cancelled becomes `cancelled`.
+    /// are left and `dead` otherwise; `Released` becomes `queued` and gives the attempt back. Of
+    /// a run that is to be cancelled, both become `cancelled`.
     ///
     /// # Errors
     /// Fails when the database does; the outcome is then unknown and a repetition is safe.
@@ -199,7 +200,8 @@ pub trait RunStore: Send + Sync {
     /// Fails when the database does.
     async fn cancel(&self, context: &WriteContext, id: RunId) -> StoreResult<CancelOutcome>;
 
-    /// Queues an ended run again.
+    /// Queues an ended run again as if it were new: its trigger becomes `retry`, and what its attempts
+    /// left behind is forgotten.
     ///
     /// # Errors
     /// Fails when the database does.

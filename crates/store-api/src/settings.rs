@@ -24,7 +24,8 @@ pub trait SettingStore: Send + Sync {
     /// Fails when the database does or the stored value cannot be read.
     async fn fleet(&self) -> StoreResult<Versioned<FleetSettings>>;
 
-    /// Writes the fleet settings if they still have version `expected`, and signals the change.
+    /// Writes the fleet settings if they still have version `expected`, and signals the change
+    /// under the key `fleet`.
     ///
     /// # Errors
     /// Fails when the database does.

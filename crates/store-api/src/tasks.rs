@@ -107,8 +107,9 @@ pub trait TaskStore: Send + Sync {
         spec: &TaskSpec,
     ) -> StoreResult<TaskUpdateOutcome>;
 
-    /// Pauses (`active == false`) or resumes a task. Occurrences between pause and resume are
-    /// recorded as one skipped range with cause `paused` at the resume; the next one lies after now.
+    /// Pauses (`active == false`) or resumes a task. Occurrences from the one that was next at the
+    /// pause to the resume are recorded as one skipped range with cause `paused` at the resume; the
+    /// next one lies after now. Pausing a paused or resuming an active task changes nothing.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -134,7 +135,8 @@ pub trait TaskStore: Send + Sync {
     /// Overlap, with active meaning not terminal: `skip` inserts the first planned run if no run is
     /// active and records the rest as `overlap`; `queue` inserts until `queue_max` runs are active
     /// and records the rest as `limit`; `replace` asks to cancel the active runs, inserts the last
-    /// planned run and records the rest as `overlap`; `allow` inserts all.
+    /// planned run and records the rest as `overlap`; `allow` inserts all. A skipped range that begins
+    /// with the occurrence after the newest range of the task extends it if the cause is the same.
     ///
     /// # Errors
     /// Fails when the database does; then nothing was changed.

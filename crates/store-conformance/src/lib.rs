@@ -1,1 +1,276 @@
-//! Placeholder.
+//! The meaning of the store traits, executable: one suite that every backend runs.
+//!
+//! A backend implements [`Backend`] and writes `switchboard_store_conformance::suite!(pg, PgBackend);`
+//! in its integration tests; every case then appears by name, such as `pg::runs::lease_skips_leased`.
+//! The cases know the traits only, never a backend.
+//!
+//! A case is a `pub(crate)` function of its module and a name in the list below. One that is missing
+//! from the list is dead code, which the lints refuse; one that is listed twice does not compile.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "every line of this crate is test code")]
+
+mod backend;
+mod fixtures;
+
+mod api_keys;
+mod cancel;
+mod context;
+mod feed;
+mod fire;
+mod hostile;
+mod instances;
+mod permits;
+mod races;
+mod recover;
+mod room_races;
+mod rooms;
+mod run_races;
+mod runs;
+mod settings;
+mod sweeps;
+mod tasks;
+mod tickets;
+
+pub use backend::Backend;
+
+macro_rules! cases {
+    // The first token is a `$`, with which the inner macro is written.
+    ($dollar:tt $($module:ident { $($case:ident),+ $(,)? })+) => {
+        /// Every case, each on a fresh database of the backend `B`.
+        pub mod cases {
+            $(
+                #[doc = concat!("The cases of `", stringify!($module), "`.")]
+                pub mod $module {
+                    $(
+                        #[doc = concat!("Runs `", stringify!($case), "`.")]
+                        pub async fn $case<B: $crate::Backend>() {
+                            let backend = B::create().await;
+                            Box::pin($crate::$module::$case(&backend)).await;
+                            backend.close().await;
+                        }
+                    )+
+                }
+            )+
+        }
+
+        /// Declares the tests of a backend: `suite!(name, Type)`, with `Type` in scope, makes a module
+        /// `name` with one test per case.
+        #[macro_export]
+        macro_rules! suite {
+            ($dollar name:ident, $dollar backend:ident) => {
+                mod $dollar name {
+                    $(
+                        mod $module {
+                            use super::super::$dollar backend;
+
+                            $(
+                                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                                async fn $case() {
+                                    $crate::cases::$module::$case::<$dollar backend>().await;
+                                }
+                            )+
+                        }
+                    )+
+                }
+            };
+        }
+    };
+}
+
+cases! { $
+    tasks {
+        a_created_task_reads_back_as_it_was_given,
+        creation_arms_the_schedule_and_anchors_it,
+        names_are_unique_among_tasks_that_are_not_deleted,
+        a_refused_definition_names_its_field_and_stores_nothing,
+        an_edit_needs_the_version_that_was_read,
+        an_edit_cannot_take_the_name_of_another_task,
+        an_edit_moves_the_next_occurrence_only_if_schedule_or_policy_changed,
+        a_schedule_given_without_an_anchor_keeps_the_one_it_had,
+        a_pause_is_recorded_as_one_skipped_range,
+        pausing_twice_and_resuming_twice_change_nothing,
+        a_paused_task_can_be_triggered,
+        a_deleted_task_is_gone_but_its_active_runs_go_on,
+        lists_go_through_all_tasks_in_the_order_of_creation,
+    }
+    fire {
+        due_returns_the_longest_due_first_and_nothing_early,
+        a_plan_inserts_its_runs_and_skips_and_advances_the_task,
+        a_plan_takes_effect_once,
+        an_occurrence_that_has_a_run_gets_no_second_one,
+        plans_of_tasks_that_changed_are_dropped_and_the_others_applied,
+        a_task_without_a_next_occurrence_is_deactivated,
+        a_due_task_fires_by_its_own_schedule,
+        overlap_allow_inserts_beside_active_runs,
+        overlap_skip_admits_one_run_and_records_the_rest,
+        overlap_queue_inserts_up_to_its_maximum,
+        overlap_replace_cancels_active_runs_and_keeps_the_last,
+        skipped_ranges_are_listed_newest_first,
+    }
+    runs {
+        a_triggered_run_is_queued_with_what_it_was_given,
+        triggering_an_unknown_task_makes_nothing,
+        a_delayed_run_becomes_ready_when_it_is_due,
+        an_active_run_with_the_same_dedupe_key_is_found,
+        the_overlap_policy_governs_triggers,
+        lease_hands_out_all_a_worker_needs,
+        lease_skips_leased,
+        lease_goes_by_priority_then_due_time,
+        lease_serves_the_asked_pools_only,
+        lease_gives_nothing_while_the_fleet_is_paused,
+        renew_prolongs_live_leases_in_order,
+        an_expired_lease_cannot_be_renewed,
+        endings_lead_to_their_states,
+        finish_with_a_stale_fence_changes_nothing,
+        a_retry_waits_until_attempts_are_used_up,
+        a_released_run_gets_its_attempt_back,
+        an_ended_run_can_be_retried,
+        a_retry_respects_overlap_and_dedupe_keys,
+        lists_are_filtered_and_newest_first,
+        runs_of_one_firing_are_leased_oldest_occurrence_first,
+    }
+    permits {
+        a_key_admits_its_maximum_and_the_rest_wait,
+        runs_without_a_key_pass_those_that_wait,
+        every_ending_frees_the_permit_for_the_oldest_waiting_run,
+        a_death_frees_the_permit,
+        a_released_permit_can_be_taken_again,
+        an_expired_lease_keeps_its_permit_until_it_is_recovered,
+        a_key_is_shared_by_tasks_and_the_maximum_is_the_runs_own,
+        an_edited_maximum_holds_for_new_runs,
+        waiting_runs_are_promoted_by_priority_then_age,
+        overlap_holds_one_run_at_a_time,
+        overlap_is_held_through_back_off,
+        other_keys_are_free_during_back_off,
+        overlap_is_held_through_recovery_and_release,
+        cancelling_a_run_in_back_off_frees_its_overlap_hold,
+        cancelling_a_waiting_run_leaves_the_holder_alone,
+        a_retried_run_competes_for_its_permit_again,
+        delayed_runs_take_no_permit_before_they_are_leased,
+    }
+    cancel {
+        a_run_that_has_not_started_is_cancelled_at_once,
+        the_holder_of_a_running_run_is_asked_to_stop,
+        work_that_was_done_despite_the_request_counts,
+        a_run_to_be_cancelled_gets_no_further_attempt,
+        recovering_a_run_to_be_cancelled_cancels_it,
+    }
+    recover {
+        an_expired_run_is_queued_again_and_knows_it,
+        a_run_that_lost_its_last_attempt_is_dead,
+        runs_past_their_deadline_are_counted_apart,
+        live_leases_are_left_alone,
+        recovery_takes_at_most_what_it_is_asked,
+        a_late_finish_is_accepted_until_somebody_recovers,
+    }
+    sweeps {
+        old_runs_that_ended_are_deleted_in_batches,
+        a_run_in_back_off_has_not_ended,
+        old_skipped_ranges_are_deleted,
+    }
+    rooms {
+        a_created_room_reads_back_and_its_name_is_taken,
+        rooms_are_listed_by_name,
+        appended_events_follow_the_order_of_the_batch,
+        rooms_of_users_and_pairs_are_made_by_their_first_event,
+        a_refused_event_does_not_disturb_its_neighbours,
+        a_given_message_id_is_appended_once_per_room_and_sender,
+        events_without_a_given_id_are_never_duplicates,
+        history_pages_follow_each_other,
+        history_pages_are_bounded_in_bytes,
+        retention_by_count_keeps_the_newest,
+        retention_by_bytes_keeps_what_fits,
+        retention_by_age_can_empty_a_room,
+        tops_leave_out_missing_rooms,
+        a_room_that_is_made_again_has_another_epoch,
+        replicas_agree_on_the_epoch,
+    }
+    feed {
+        a_first_tick_and_a_foreign_cursor_ask_for_a_resync,
+        a_tick_from_the_same_cursor_reads_the_same,
+        signals_without_a_body_are_folded,
+        signals_with_a_body_come_one_by_one_in_order,
+        every_replica_reads_every_signal,
+        task_writes_signal_the_task,
+        runs_that_become_ready_signal_their_pool,
+        a_freed_permit_signals_the_pool_of_the_promoted_run,
+        a_request_to_cancel_signals_the_run,
+        room_writes_signal_the_room,
+        administration_signals_what_it_changed,
+        next_due_is_nothing_in_an_empty_database,
+        next_due_names_the_earliest_of_each_kind,
+        a_sweep_keeps_what_readers_may_still_need,
+        a_write_raises_a_hint_where_hints_arrive,
+    }
+    tickets {
+        a_ticket_is_burned_once_with_all_it_carried,
+        an_expired_ticket_is_refused_and_gone,
+        sweep_deletes_expired_tickets_only,
+    }
+    instances {
+        a_registered_replica_is_listed_as_it_announced_itself,
+        replicas_are_listed_oldest_first_until_they_leave,
+        a_live_lease_can_be_prolonged,
+        an_expired_replica_is_gone_for_good,
+    }
+    api_keys {
+        a_key_is_found_by_its_hash,
+        the_same_key_can_be_installed_by_two_replicas,
+        an_expired_key_is_not_valid,
+        a_revoked_key_is_not_valid_and_is_revoked_once,
+        keys_are_listed_oldest_first,
+    }
+    settings {
+        fleet_settings_start_as_defaults_with_version_zero,
+        put_writes_only_over_the_expected_version,
+    }
+    context {
+        a_repeated_task_creation_is_replayed,
+        a_repeated_trigger_is_replayed_also_after_the_run_ended,
+        repeated_rooms_and_keys_are_replayed,
+        scopes_separate_equal_keys,
+        a_refusal_keeps_no_claim,
+        an_expired_claim_is_overwritten,
+        sweep_forgets_expired_claims_only,
+        every_write_takes_an_audit_entry,
+        a_lost_race_on_a_name_leaves_no_signal,
+    }
+    hostile {
+        payloads_come_back_byte_for_byte,
+        inputs_and_results_come_back_byte_for_byte,
+        payloads_of_actions_come_back_byte_for_byte,
+        error_texts_are_cleaned_and_bounded,
+        counters_go_beyond_32_bits,
+        a_run_may_have_a_million_attempts,
+        centuries_of_delay_are_kept,
+        names_are_stored_as_they_are,
+    }
+    races {
+        equal_once_keys_have_one_effect,
+        one_of_many_parallel_burns_gets_the_ticket,
+        one_task_gets_a_contended_name,
+        one_room_gets_a_contended_name,
+        replicas_that_install_one_key_agree_on_it,
+        one_of_many_edits_of_a_version_wins,
+        one_of_many_renames_gets_the_name,
+        triggers_under_a_policy_admit_no_more_than_it_says,
+        replicas_fire_every_occurrence_once,
+    }
+    run_races {
+        leasers_share_all_runs_without_overlap,
+        permits_are_never_exceeded_and_nothing_is_stuck,
+        concurrent_finish_and_recovery_have_one_winner,
+        recovery_never_touches_a_live_lease,
+        parallel_reports_on_one_lease_end_it_once,
+        cancel_and_retry_end_in_cancelled_and_free_the_hold,
+        cancel_and_success_agree_on_one_ending,
+        cancel_and_lease_agree_on_who_started,
+    }
+    room_races {
+        publishers_leave_no_holes_and_the_feed_skips_nothing,
+        an_idle_transaction_stalls_neither_publishers_nor_the_feed,
+        first_events_of_a_user_share_one_room,
+        equal_message_ids_are_appended_once,
+        rooms_in_opposite_order_do_not_block_each_other_for_ever,
+    }
+}

@@ -1,1 +1,47 @@
-//! Placeholder.
+//! The PostgreSQL backend of the stores: many replicas on one database, correct under READ COMMITTED.
+//!
+//! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
+//! for a lock still sees what was before. Lock in one order everywhere: once-keys, tasks, runs by id,
+//! permit keys, rooms by id. Leave a signal for every change in the transaction that makes it.
+//!
+//! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
+//! which a pooler may not keep, decides what a statement means.
+
+mod api_keys;
+mod connect;
+mod context;
+mod diagnose;
+mod error;
+mod feed;
+mod hints;
+mod instances;
+mod migrate;
+mod once;
+mod rooms;
+mod rows;
+mod runs;
+mod settings;
+mod tasks;
+mod tickets;
+
+use std::sync::Arc;
+
+pub use connect::{CONNECTIONS_BESIDE_POOL, HintTransport, OpenError, PgOptions, open};
+pub use diagnose::{PgDiagnosis, diagnose};
+pub use migrate::{migrate, schema_version};
+use switchboard_store_api::{Capabilities, Stores};
+
+fn stores(database: &Arc<connect::Database>) -> Stores {
+    Stores {
+        tasks: Arc::new(tasks::Tasks(Arc::clone(database))),
+        runs: Arc::new(runs::Runs(Arc::clone(database))),
+        rooms: Arc::new(rooms::Rooms(Arc::clone(database))),
+        tickets: Arc::new(tickets::Tickets(Arc::clone(database))),
+        instances: Arc::new(instances::Instances(Arc::clone(database))),
+        api_keys: Arc::new(api_keys::ApiKeys(Arc::clone(database))),
+        settings: Arc::new(settings::Settings(Arc::clone(database))),
+        once: Arc::new(once::Once(Arc::clone(database))),
+        feed: Arc::new(feed::Feed(Arc::clone(database))),
+        capabilities: Capabilities { allows_replicas: true, needs_instance_lease: true },
+    }
+}

@@ -1,1 +1,15 @@
-//! Placeholder.
+//! What tests stand on: fresh PostgreSQL databases, clusters of real processes, one way to wait, and ledgers.
+//!
+//! For tests only, so whatever goes wrong here panics with its cause. It knows the server as a binary, its client and
+//! its database, and none of the crates that make up the server.
+
+mod cluster;
+mod database;
+mod eventually;
+pub mod ledger;
+mod must;
+
+pub use cluster::{Cluster, ClusterBuilder};
+pub use database::TestDatabase;
+pub use eventually::{Attempt, Eventually, wait_until};
+pub use nix::sys::signal::Signal;

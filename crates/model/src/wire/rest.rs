@@ -3,12 +3,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::api_key::ApiKey;
 use crate::identity::{ClientKey, EventName, RoomName, UserId};
 use crate::ids::RunId;
 use crate::json_text::JsonText;
 use crate::room::{Retention, RoomKind};
+use crate::scope::Scope;
 use crate::span::Span;
 use crate::ticket::Grants;
+use crate::wire::frame::{Published, ReplyError};
 
 /// Asks for a run of a task.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,4 +98,68 @@ pub struct TicketResponse {
     pub ticket: String,
     /// When it stops working unless it is used.
     pub expires_at: Timestamp,
+}
+
+/// Publishes several events to one room, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PublishBatchRequest {
+    /// The events, at most [`crate::wire::limits::BATCH_EVENTS`].
+    pub events: Vec<PublishRequest>,
+}
+
+/// What a batch publish gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PublishBatchResponse {
+    /// One item for each event, in the order of the request.
+    pub items: Vec<PublishItem>,
+}
+
+/// What became of one event of a batch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PublishItem {
+    /// It was published.
+    Ok(Published),
+    /// It was refused; its neighbours are not affected.
+    Error(ReplyError),
+}
+
+/// What a request to cancel a run gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelResponse {
+    /// How far the cancellation has come.
+    pub outcome: CancelProgress,
+}
+
+/// How far a cancellation has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelProgress {
+    /// The run had not started and is over.
+    Cancelled,
+    /// The worker that executes the run was asked to stop.
+    Requested,
+}
+
+/// Makes an API key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiKeyRequest {
+    /// What the operator calls it.
+    pub name: String,
+    /// What it may do.
+    pub scopes: Vec<Scope>,
+    /// How long it works; absent means until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Span>,
+}
+
+/// An API key with its secret, shown once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ApiKeyResponse {
+    /// The key.
+    pub key: ApiKey,
+    /// The secret.
+    pub secret: String,
 }

@@ -1,0 +1,94 @@
+//! Tasks over REST.
+
+use reqwest::Method;
+use switchboard_model::identity::TaskName;
+use switchboard_model::ids::TaskId;
+use switchboard_model::page::{Page, PageRequest};
+use switchboard_model::run::SkipRange;
+use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::wire::rest::{TaskUpdate, TriggerRequest, TriggerResponse};
+
+use crate::client::{Client, fetch, send};
+use crate::error::ClientError;
+
+impl Client {
+    /// Creates a task.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn create_task(&self, spec: &TaskSpec) -> Result<Task, ClientError> {
+        fetch(self.api(Method::POST, &["tasks"]).json(spec)).await
+    }
+
+    /// Returns a task.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn get_task(&self, id: TaskId) -> Result<Task, ClientError> {
+        fetch(self.api(Method::GET, &["tasks", &id.to_string()])).await
+    }
+
+    /// Returns the task with this name.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn find_task(&self, name: &TaskName) -> Result<Task, ClientError> {
+        fetch(self.api(Method::GET, &["tasks", "by-name", name.as_str()])).await
+    }
+
+    /// Returns a page of all tasks.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn list_tasks(&self, page: PageRequest) -> Result<Page<Task>, ClientError> {
+        fetch(self.api_page(&["tasks"], &page)).await
+    }
+
+    /// Replaces the definition of a task, unless somebody edited it in between.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn update_task(&self, id: TaskId, update: &TaskUpdate) -> Result<Task, ClientError> {
+        fetch(self.api(Method::PUT, &["tasks", &id.to_string()]).json(update)).await
+    }
+
+    /// Deletes a task; its runs stay.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn delete_task(&self, id: TaskId) -> Result<(), ClientError> {
+        send(self.api(Method::DELETE, &["tasks", &id.to_string()])).await.map(drop)
+    }
+
+    /// Asks for a run of a task.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn trigger_task(&self, id: TaskId, request: &TriggerRequest) -> Result<TriggerResponse, ClientError> {
+        fetch(self.api(Method::POST, &["tasks", &id.to_string(), "trigger"]).json(request)).await
+    }
+
+    /// Takes the schedule of a task out of force.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn pause_task(&self, id: TaskId) -> Result<Task, ClientError> {
+        fetch(self.api(Method::POST, &["tasks", &id.to_string(), "pause"])).await
+    }
+
+    /// Puts the schedule of a task in force again.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn resume_task(&self, id: TaskId) -> Result<Task, ClientError> {
+        fetch(self.api(Method::POST, &["tasks", &id.to_string(), "resume"])).await
+    }
+
+    /// Returns a page of the occurrences of a task that did not run, and why.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn list_skips(&self, id: TaskId, page: PageRequest) -> Result<Page<SkipRange>, ClientError> {
+        fetch(self.api_page(&["tasks", &id.to_string(), "skips"], &page)).await
+    }
+}

@@ -1,0 +1,11 @@
+//! The endpoints, one file per group.
+
+pub(crate) mod api_keys;
+pub(crate) mod events;
+pub(crate) mod instances;
+pub(crate) mod probes;
+pub(crate) mod rooms;
+pub(crate) mod runs;
+pub(crate) mod settings;
+pub(crate) mod tasks;
+pub(crate) mod tickets;

@@ -1,0 +1,68 @@
+//! Runs: lists, cancellations and retries.
+
+use axum::Json as Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use serde::Deserialize;
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::page::Page;
+use switchboard_model::run::{Run, RunState};
+use switchboard_model::wire::code::ErrorCode;
+use switchboard_model::wire::rest::{CancelProgress, CancelResponse};
+use switchboard_store_api::{CancelOutcome, RetryOutcome, RunFilter};
+
+use crate::access::Caller;
+use crate::error::ApiError;
+use crate::extract::{Path, Query, page};
+use crate::{ApiResult, App};
+
+/// Which runs are asked for.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunQuery {
+    task_id: Option<TaskId>,
+    state: Option<RunState>,
+    cursor: Option<String>,
+    limit: Option<u32>,
+}
+
+/// Lists runs, newest first.
+pub(crate) async fn list(State(app): State<App>, Query(query): Query<RunQuery>) -> ApiResult<Body<Page<Run>>> {
+    let filter = RunFilter { task_id: query.task_id, state: query.state };
+    Ok(Body(app.stores.runs.list(&filter, &page(query.cursor, query.limit)?).await?))
+}
+
+/// Returns a run.
+pub(crate) async fn get(State(app): State<App>, Path(id): Path<RunId>) -> ApiResult<Body<Run>> {
+    app.stores.runs.get(id).await?.map(Body).ok_or_else(|| ApiError::not_found("run"))
+}
+
+/// Cancels a run, or asks whoever executes it to stop.
+pub(crate) async fn cancel(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<RunId>,
+) -> ApiResult<(StatusCode, Body<CancelResponse>)> {
+    let outcome = match app.stores.runs.cancel(&caller.context(), id).await? {
+        CancelOutcome::Cancelled => CancelProgress::Cancelled,
+        CancelOutcome::Requested => CancelProgress::Requested,
+        CancelOutcome::Ended(state) => {
+            return Err(ApiError::new(ErrorCode::RunEnded, format!("the run has ended: it is {state}")));
+        }
+        CancelOutcome::NotFound => return Err(ApiError::not_found("run")),
+    };
+    Ok((StatusCode::ACCEPTED, Body(CancelResponse { outcome })))
+}
+
+/// Queues an ended run again.
+pub(crate) async fn retry(State(app): State<App>, caller: Caller, Path(id): Path<RunId>) -> ApiResult<StatusCode> {
+    let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
+    match app.stores.runs.retry(&caller.context(), id).await? {
+        RetryOutcome::Queued => Ok(StatusCode::ACCEPTED),
+        RetryOutcome::NotEnded(state) => conflict(format!("the run has not ended: it is {state}; cancel it first")),
+        RetryOutcome::Active(active) => {
+            conflict(format!("run {active} of the same task is active and its overlap policy forbids a second one"))
+        }
+        RetryOutcome::NotFound => Err(ApiError::not_found("run")),
+    }
+}

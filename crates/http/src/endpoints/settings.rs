@@ -1,0 +1,43 @@
+//! Settings of the whole fleet.
+
+use axum::Json as Body;
+use axum::extract::State;
+use serde::Deserialize;
+use switchboard_model::setting::{FleetSettings, Versioned};
+use switchboard_model::wire::code::ErrorCode;
+use switchboard_store_api::PutOutcome;
+
+use crate::access::Caller;
+use crate::error::ApiError;
+use crate::extract::Json;
+use crate::{ApiResult, App};
+
+/// The new settings, and the version that was edited: the strict form of [`Versioned`].
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct FleetPut {
+    version: i64,
+    value: FleetSettings,
+}
+
+/// Returns the settings that every replica obeys.
+pub(crate) async fn fleet(State(app): State<App>) -> ApiResult<Body<Versioned<FleetSettings>>> {
+    Ok(Body(app.stores.settings.fleet().await?))
+}
+
+/// Replaces the settings, unless somebody did in between.
+pub(crate) async fn put_fleet(
+    State(app): State<App>,
+    caller: Caller,
+    Json(put): Json<FleetPut>,
+) -> ApiResult<Body<Versioned<FleetSettings>>> {
+    let before = app.stores.settings.fleet().await?;
+    let context = caller.change("setting.put", "fleet").before(&before.value)?.after(&put.value)?.context();
+    match app.stores.settings.put_fleet(&context, put.version, &put.value).await? {
+        PutOutcome::Written(version) => Ok(Body(Versioned { version, value: put.value })),
+        PutOutcome::VersionMismatch(version) => Err(ApiError::new(
+            ErrorCode::VersionMismatch,
+            format!("the settings were edited in between and have version {version} now; read them and edit again"),
+        )),
+    }
+}

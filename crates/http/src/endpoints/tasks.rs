@@ -1,0 +1,166 @@
+//! Tasks: definitions, edits, triggers and skipped occurrences.
+
+use axum::Json as Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use switchboard_model::identity::TaskName;
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::page::Page;
+use switchboard_model::run::{NewRun, SkipRange, Trigger};
+use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::wire::code::ErrorCode;
+use switchboard_model::wire::rest::{TaskUpdate, TriggerRequest, TriggerResponse};
+use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome, TriggerOutcome, WriteContext, Written};
+
+use crate::access::Caller;
+use crate::answer::Created;
+use crate::error::ApiError;
+use crate::extract::{Json, PageQuery, Path, Query};
+use crate::once::Once;
+use crate::{ApiResult, App, AppState};
+
+/// Creates a task.
+pub(crate) async fn create(
+    State(app): State<App>,
+    caller: Caller,
+    request: Once<TaskSpec>,
+) -> ApiResult<Created<Task>> {
+    let (id, spec) = (TaskId::new(), request.value);
+    let context = caller.change("task.create", id).after(&spec)?.context();
+    let context = WriteContext { once: request.claim, ..context };
+    let task = match app.stores.tasks.create(&context, id, &spec).await? {
+        Written::Now(TaskCreateOutcome::Created(task)) => task,
+        Written::Now(TaskCreateOutcome::NameTaken(holder)) => return Err(name_taken(&spec.name, holder)),
+        Written::Now(TaskCreateOutcome::Refused(error)) => return Err(error.into()),
+        Written::Replayed(record) => {
+            let found = app.stores.tasks.get(TaskId::from_uuid(record.result_id)).await?;
+            found.ok_or_else(|| ApiError::replay_is_gone("task"))?
+        }
+        Written::Mismatch => return Err(ApiError::idempotency_mismatch()),
+    };
+    Ok(Created::new(&app.options, &format!("/api/v1/tasks/{}", task.id), task))
+}
+
+/// Lists tasks in the order of their creation.
+pub(crate) async fn list(State(app): State<App>, Query(query): Query<PageQuery>) -> ApiResult<Body<Page<Task>>> {
+    Ok(Body(app.stores.tasks.list(&query.page()?).await?))
+}
+
+/// Returns a task.
+pub(crate) async fn get(State(app): State<App>, Path(id): Path<TaskId>) -> ApiResult<Body<Task>> {
+    existing(&app, id).await.map(Body)
+}
+
+/// Finds a task by name.
+pub(crate) async fn find(State(app): State<App>, Path(name): Path<TaskName>) -> ApiResult<Body<Task>> {
+    app.stores.tasks.find(&name).await?.map(Body).ok_or_else(|| ApiError::not_found("task"))
+}
+
+/// Replaces the definition of a task, unless somebody edited it in between.
+pub(crate) async fn update(
+    State(app): State<App>,
+    caller: Caller,
+    Path(id): Path<TaskId>,
+    Json(update): Json<TaskUpdate>,
+) -> ApiResult<Body<Task>> {
+    // If somebody edits in between, the version does not match and this state is not written down.
+    let before = existing(&app, id).await?;
+    let context = caller.change("task.update", id).before(&before.spec)?.after(&update.spec)?.context();
+    match app.stores.tasks.update(&context, id, update.version, &update.spec).await? {
+        TaskUpdateOutcome::Updated(task) => Ok(Body(task)),
+        TaskUpdateOutcome::NotFound => Err(ApiError::not_found("task")),
+        TaskUpdateOutcome::VersionMismatch(version) => Err(ApiError::new(
+            ErrorCode::VersionMismatch,
+            format!("the task was edited in between and has version {version} now; read it and edit again"),
+        )),
+        TaskUpdateOutcome::NameTaken(holder) => Err(name_taken(&update.spec.name, holder)),
+        TaskUpdateOutcome::Refused(error) => Err(error.into()),
+    }
+}
+
+/// Deletes a task; its runs stay.
+pub(crate) async fn delete(State(app): State<App>, caller: Caller, Path(id): Path<TaskId>) -> ApiResult<StatusCode> {
+    let before = existing(&app, id).await?;
+    let context = caller.change("task.delete", id).before(&before.spec)?.context();
+    if app.stores.tasks.delete(&context, id).await? {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(ApiError::not_found("task"))
+    }
+}
+
+/// Takes the schedule of a task out of force.
+pub(crate) async fn pause(State(app): State<App>, caller: Caller, Path(id): Path<TaskId>) -> ApiResult<Body<Task>> {
+    let context = caller.change("task.pause", id).after(&json!({"is_active": false}))?.context();
+    let task = app.stores.tasks.set_active(&context, id, false).await?;
+    task.map(Body).ok_or_else(|| ApiError::not_found("task"))
+}
+
+/// Puts the schedule of a task in force again.
+pub(crate) async fn resume(State(app): State<App>, caller: Caller, Path(id): Path<TaskId>) -> ApiResult<Body<Task>> {
+    let context = caller.change("task.resume", id).after(&json!({"is_active": true}))?.context();
+    let task = app.stores.tasks.set_active(&context, id, true).await?;
+    task.map(Body).ok_or_else(|| ApiError::not_found("task"))
+}
+
+/// Makes a run of a task, unless its policies or an active run with the same key forbid it.
+pub(crate) async fn trigger(
+    State(app): State<App>,
+    caller: Caller,
+    Path(task_id): Path<TaskId>,
+    request: Once<TriggerRequest>,
+) -> ApiResult<Response> {
+    let run = NewRun {
+        id: RunId::new(),
+        task_id,
+        trigger: Trigger::Manual,
+        input: request.value.input,
+        delay: request.value.delay.unwrap_or_default(),
+        dedupe_key: request.value.dedupe_key,
+    };
+    let context = WriteContext { once: request.claim, ..caller.context() };
+    let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
+    let run_id = match app.stores.runs.trigger(&context, &run).await? {
+        Written::Now(TriggerOutcome::Created(run_id)) => run_id,
+        Written::Now(TriggerOutcome::Duplicate(run_id)) => {
+            return Ok(Body(TriggerResponse { run_id, duplicate: true }).into_response());
+        }
+        Written::Now(TriggerOutcome::Active(active)) => {
+            return conflict(format!(
+                "run {active} of this task is active and its overlap policy is skip; wait for it, cancel it, or change the policy"
+            ));
+        }
+        Written::Now(TriggerOutcome::QueueFull) => {
+            return conflict(
+                "as many runs of this task are waiting as its queue_max allows; wait, cancel some, or raise it"
+                    .to_owned(),
+            );
+        }
+        Written::Now(TriggerOutcome::TaskNotFound) => return Err(ApiError::not_found("task")),
+        Written::Replayed(record) => RunId::from_uuid(record.result_id),
+        Written::Mismatch => return Err(ApiError::idempotency_mismatch()),
+    };
+    let answer = TriggerResponse { run_id, duplicate: false };
+    Ok(Created::new(&app.options, &format!("/api/v1/runs/{run_id}"), answer).into_response())
+}
+
+/// Lists the occurrences of a task that did not run, newest first.
+pub(crate) async fn skips(
+    State(app): State<App>,
+    Path(id): Path<TaskId>,
+    Query(query): Query<PageQuery>,
+) -> ApiResult<Body<Page<SkipRange>>> {
+    let page = query.page()?;
+    existing(&app, id).await?;
+    Ok(Body(app.stores.tasks.skips(id, &page).await?))
+}
+
+async fn existing(app: &AppState, id: TaskId) -> ApiResult<Task> {
+    app.stores.tasks.get(id).await?.ok_or_else(|| ApiError::not_found("task"))
+}
+
+fn name_taken(name: &TaskName, holder: TaskId) -> ApiError {
+    ApiError::field(ErrorCode::Duplicate, "name", format!("task {holder} is called {name} already"))
+}

@@ -1,0 +1,125 @@
+//! The table of all routes, and the routers made of it.
+
+use axum::extract::DefaultBodyLimit;
+use axum::http::Method;
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use switchboard_model::scope::Scope;
+use switchboard_model::wire::limits::BODY_BYTES;
+
+use crate::access::authorise;
+use crate::endpoints::{api_keys, events, instances, probes, rooms, runs, settings, tasks, tickets};
+use crate::middleware::{guard, identify, observe};
+use crate::readiness::Readiness;
+use crate::{Api, App, AppState, ws};
+
+/// Who may use a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everybody: probes and metrics.
+    Anonymous,
+    /// Whoever presents a ticket.
+    Ticket,
+    /// API keys with this scope.
+    Scope(Scope),
+    /// API keys that may publish to the room of the path; the handler decides.
+    Publish,
+}
+
+/// One method of one path.
+pub struct Route {
+    /// The method.
+    pub method: Method,
+    /// The path, with parameters in braces.
+    pub path: &'static str,
+    /// Who may use it.
+    pub access: Access,
+    handler: fn() -> MethodRouter<App>,
+}
+
+macro_rules! routes {
+    ($($method:ident $path:literal $access:expr => $handler:path;)+) => {
+        &[$(Route {
+            method: Method::$method,
+            path: $path,
+            access: $access,
+            handler: || on(MethodFilter::$method, $handler),
+        }),+]
+    };
+}
+
+/// Every route. The router serves what stands here and nothing else.
+pub static ROUTES: &[Route] = routes! {
+    GET    "/healthz/live"                 Access::Anonymous                => probes::live;
+    GET    "/healthz/ready"                Access::Anonymous                => probes::ready;
+    GET    "/metrics"                      Access::Anonymous                => probes::metrics;
+    GET    "/ws"                           Access::Ticket                   => ws::upgrade;
+    POST   "/api/v1/ws/ticket"             Access::Scope(Scope::RoomsWrite) => tickets::mint;
+    POST   "/api/v1/tasks"                 Access::Scope(Scope::TasksWrite) => tasks::create;
+    GET    "/api/v1/tasks"                 Access::Scope(Scope::TasksRead)  => tasks::list;
+    GET    "/api/v1/tasks/by-name/{name}"  Access::Scope(Scope::TasksRead)  => tasks::find;
+    GET    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksRead)  => tasks::get;
+    PUT    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::update;
+    DELETE "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::delete;
+    POST   "/api/v1/tasks/{id}/trigger"    Access::Scope(Scope::TasksWrite) => tasks::trigger;
+    POST   "/api/v1/tasks/{id}/pause"      Access::Scope(Scope::TasksWrite) => tasks::pause;
+    POST   "/api/v1/tasks/{id}/resume"     Access::Scope(Scope::TasksWrite) => tasks::resume;
+    GET    "/api/v1/tasks/{id}/skips"      Access::Scope(Scope::TasksRead)  => tasks::skips;
+    GET    "/api/v1/runs"                  Access::Scope(Scope::RunsRead)   => runs::list;
+    GET    "/api/v1/runs/{id}"             Access::Scope(Scope::RunsRead)   => runs::get;
+    POST   "/api/v1/runs/{id}/cancel"      Access::Scope(Scope::RunsWrite)  => runs::cancel;
+    POST   "/api/v1/runs/{id}/retry"       Access::Scope(Scope::RunsWrite)  => runs::retry;
+    POST   "/api/v1/rooms"                 Access::Scope(Scope::RoomsWrite) => rooms::create;
+    GET    "/api/v1/rooms"                 Access::Scope(Scope::RoomsRead)  => rooms::list;
+    GET    "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsRead)  => rooms::get;
+    DELETE "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsWrite) => rooms::delete;
+    POST   "/api/v1/rooms/{name}/events"   Access::Publish                  => events::publish_to_room;
+    GET    "/api/v1/rooms/{name}/events"   Access::Scope(Scope::RoomsRead)  => events::history;
+    POST   "/api/v1/users/{id}/events"     Access::Publish                  => events::publish_to_user;
+    GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
+    GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;
+    PUT    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::put_fleet;
+    POST   "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::create;
+    GET    "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::list;
+    DELETE "/api/v1/api-keys/{id}"         Access::Scope(Scope::Admin)      => api_keys::revoke;
+};
+
+/// Makes the router of everything.
+pub fn router(api: Api) -> axum::Router {
+    assemble(api, |_| true)
+}
+
+/// Makes the router of the probes and metrics alone, for a listener of their own.
+pub fn metrics_router(api: Api) -> axum::Router {
+    assemble(api, |route| route.access == Access::Anonymous)
+}
+
+fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
+    let timeout = api.options.request_timeout;
+    let app = App::new(AppState { readiness: Readiness::new(&api), api });
+    let mut router = axum::Router::new();
+    for route in ROUTES.iter().filter(|route| is_included(route)) {
+        let handler = (route.handler)();
+        let handler = match &route.access {
+            Access::Anonymous | Access::Ticket => handler,
+            access @ (Access::Scope(_) | Access::Publish) => {
+                handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise))
+            }
+        };
+        router = router.route(route.path, handler);
+    }
+    // From the inside out: what is identified last surrounds everything.
+    router
+        .layer(from_fn_with_state(timeout, guard))
+        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(from_fn(observe))
+        .layer(from_fn(identify))
+        .with_state(app)
+}
+
+/// Registers every metric of this crate at zero, so that dashboards see them from the start.
+pub fn describe_metrics() {
+    crate::middleware::describe_metrics(ROUTES);
+    ws::describe_metrics();
+    metrics::gauge!("switchboard_feed_age_seconds").set(0.0);
+}

@@ -1,0 +1,9 @@
+//! WebSockets: the handshake, and the session that follows it.
+
+mod handshake;
+mod origin;
+mod session;
+mod ticket;
+
+pub(crate) use handshake::upgrade;
+pub(crate) use session::describe_metrics;

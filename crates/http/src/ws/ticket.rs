@@ -1,0 +1,113 @@
+//! Where the ticket of a handshake is found, and burning it. A ticket never reaches a log or an error.
+
+use axum::http::HeaderMap;
+use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
+use serde::Deserialize;
+use switchboard_model::secret_text::SecretText;
+use switchboard_model::ticket::{TICKET_PREFIX, Ticket};
+use switchboard_model::wire::TICKET_SUBPROTOCOL_PREFIX;
+use switchboard_store_api::BurnOutcome;
+
+use crate::error::ApiError;
+use crate::{ApiResult, AppState};
+
+/// The longest text that is taken for a ticket, in bytes.
+const TICKET_BYTES: usize = 200;
+
+/// The query of a handshake.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TicketQuery {
+    ticket: Option<String>,
+}
+
+/// Finds the one ticket of a handshake, in the query or among the offered subprotocols.
+///
+/// # Errors
+/// `unauthorized` for none, for several, and for what cannot be a ticket.
+pub(super) fn presented_ticket(query: TicketQuery, headers: &HeaderMap) -> ApiResult<SecretText> {
+    let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let offered = offered.flat_map(|value| value.split(',')).map(str::trim);
+    let in_protocol = offered.filter_map(|entry| entry.strip_prefix(TICKET_SUBPROTOCOL_PREFIX)).map(str::to_owned);
+    let mut tickets = query.ticket.into_iter().chain(in_protocol);
+    let ticket = tickets.next().filter(|text| text.starts_with(TICKET_PREFIX) && text.len() <= TICKET_BYTES);
+    match (ticket, tickets.next()) {
+        (Some(ticket), None) => Ok(SecretText::from_presented(ticket)),
+        _ => Err(no_ticket()),
+    }
+}
+
+/// Burns a ticket and checks that it may be used from `origin`; it is gone either way.
+///
+/// # Errors
+/// `unauthorized`, the same for an unknown, an expired and a mismatched ticket.
+pub(super) async fn burn(app: &AppState, ticket: &SecretText, origin: Option<&str>) -> ApiResult<Ticket> {
+    match app.stores.tickets.burn(ticket.hash()).await? {
+        BurnOutcome::Burned(ticket) if is_bound_to(&ticket, origin) => Ok(ticket),
+        BurnOutcome::Burned(_) | BurnOutcome::Expired | BurnOutcome::Unknown => Err(no_ticket()),
+    }
+}
+
+/// A ticket that names an origin works from there only; one without works from every allowed origin, and
+/// for programs.
+fn is_bound_to(ticket: &Ticket, origin: Option<&str>) -> bool {
+    ticket.origin.is_none() || ticket.origin.as_deref() == origin
+}
+
+fn no_ticket() -> ApiError {
+    ApiError::unauthorized("a ticket is needed that was not used before: mint one with POST /api/v1/ws/ticket")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(query: Option<&str>, protocols: &[&str]) -> Option<String> {
+        let mut headers = HeaderMap::new();
+        for value in protocols {
+            headers.append(SEC_WEBSOCKET_PROTOCOL, value.parse().unwrap());
+        }
+        let found = presented_ticket(TicketQuery { ticket: query.map(str::to_owned) }, &headers);
+        found.ok().map(|ticket| ticket.expose().to_owned())
+    }
+
+    #[test]
+    fn one_ticket_is_found_in_the_query_or_the_subprotocols() {
+        assert_eq!(find(Some("sbt_a"), &[]).as_deref(), Some("sbt_a"));
+        assert_eq!(find(Some("sbt_a"), &["switchboard.v1"]).as_deref(), Some("sbt_a"));
+        assert_eq!(find(None, &["switchboard.v1, ticket.sbt_b"]).as_deref(), Some("sbt_b"));
+        assert_eq!(find(None, &["switchboard.v1", "ticket.sbt_b"]).as_deref(), Some("sbt_b"));
+        assert_eq!(find(None, &["ticket.sbt_b,switchboard.v1"]).as_deref(), Some("sbt_b"));
+    }
+
+    #[test]
+    fn none_several_and_nonsense_are_refused() {
+        let long = format!("sbt_{}", "x".repeat(TICKET_BYTES));
+        assert_eq!(find(None, &[]), None);
+        assert_eq!(find(Some(""), &[]), None);
+        assert_eq!(find(Some("sbk_key"), &[]), None);
+        assert_eq!(find(Some(&long), &[]), None);
+        assert_eq!(find(None, &["switchboard.v1"]), None);
+        assert_eq!(find(None, &["ticket.", "switchboard.v1"]), None);
+        assert_eq!(find(None, &["Ticket.sbt_b"]), None);
+        assert_eq!(find(Some("sbt_a"), &["switchboard.v1, ticket.sbt_b"]), None);
+        assert_eq!(find(None, &["ticket.sbt_a, ticket.sbt_b"]), None);
+    }
+
+    #[test]
+    fn a_bound_ticket_works_from_its_origin_only() {
+        let ticket = |origin: Option<&str>| Ticket {
+            user_id: "ann".parse().unwrap(),
+            session_id: None,
+            origin: origin.map(str::to_owned),
+            grants: Default::default(),
+            expires_at: Default::default(),
+        };
+        let bound = ticket(Some("https://app.example"));
+        assert!(is_bound_to(&bound, Some("https://app.example")));
+        assert!(!is_bound_to(&bound, Some("https://other.example")));
+        assert!(!is_bound_to(&bound, None));
+        assert!(is_bound_to(&ticket(None), None));
+        assert!(is_bound_to(&ticket(None), Some("https://app.example")));
+    }
+}

@@ -1,0 +1,12 @@
+//! The HTTP surface over a real SQLite store: access, errors, and what the endpoints do together.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod access;
+mod api_keys;
+mod errors;
+mod events;
+mod harness;
+mod probes;
+mod sockets;
+mod tasks;

@@ -1,0 +1,272 @@
+//! WebSockets over a real listener.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::{SinkExt as _, StreamExt as _};
+use serde_json::{Value, json};
+use switchboard_model::wire::close::CloseCode;
+use tokio::net::{TcpListener, TcpStream};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
+use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
+use tokio_util::task::TaskTracker;
+
+use crate::harness::{ORIGIN, Replica};
+
+type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+
+/// A replica that listens.
+struct Server {
+    replica: Replica,
+    address: SocketAddr,
+}
+
+impl Server {
+    async fn boot() -> Self {
+        let replica = Replica::boot().await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (router, stop) = (replica.router.clone(), replica.stop.clone());
+        TaskTracker::new()
+            .spawn(async move { axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await });
+        Self { replica, address }
+    }
+
+    async fn ticket(&self, body: Value) -> String {
+        let answer = self.replica.ask("POST", "/api/v1/ws/ticket", &body.to_string()).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.json()["ticket"].as_str().unwrap().to_owned()
+    }
+
+    async fn open(&self) -> Socket {
+        let ticket = self.ticket(json!({"user_id": "ann", "grants": {"publish": ["lobby"]}})).await;
+        let mut socket = self.upgrade(&format!("?ticket={ticket}"), &[]).await.unwrap().0;
+        assert_eq!(next_json(&mut socket).await["op"], "hello");
+        socket
+    }
+
+    /// Upgrades; the error is the HTTP status, the `Retry-After` header and the body.
+    async fn upgrade(
+        &self,
+        query: &str,
+        headers: &[(&'static str, &str)],
+    ) -> Result<(Socket, Option<String>), (u16, Option<String>, Value)> {
+        let mut request = format!("ws://{}/ws{query}", self.address).into_client_request().unwrap();
+        for (name, value) in headers {
+            request.headers_mut().insert(*name, value.parse().unwrap());
+        }
+        let text = |headers: &axum::http::HeaderMap, name: &str| {
+            headers.get(name).map(|value| value.to_str().unwrap().to_owned())
+        };
+        match connect_async(request).await {
+            Ok((socket, response)) => Ok((socket, text(response.headers(), "sec-websocket-protocol"))),
+            Err(Error::Http(response)) => {
+                let body = serde_json::from_slice(response.body().as_deref().unwrap_or_default()).unwrap();
+                Err((response.status().as_u16(), text(response.headers(), "retry-after"), body))
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    async fn status(&self, query: &str, headers: &[(&'static str, &str)]) -> u16 {
+        self.upgrade(query, headers).await.map_or_else(|(status, _, _)| status, |_| 101)
+    }
+
+    async fn until_sessions(&self, count: usize) {
+        let counted = async {
+            while self.replica.api.hub.session_count() != count {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), counted).await.unwrap();
+    }
+}
+
+async fn next_json(socket: &mut Socket) -> Value {
+    loop {
+        match socket.next().await.unwrap().unwrap() {
+            Message::Text(text) => return serde_json::from_str(&text).unwrap(),
+            Message::Close(frame) => panic!("closed with {frame:?}"),
+            _ => {}
+        }
+    }
+}
+
+async fn ask(socket: &mut Socket, op: Value) -> Value {
+    socket.send(Message::text(op.to_string())).await.unwrap();
+    loop {
+        let frame = next_json(socket).await;
+        if frame["re"] == op["id"] {
+            return frame;
+        }
+    }
+}
+
+/// Reads on until the close frame and returns its code.
+async fn close_code(socket: &mut Socket) -> u16 {
+    while let Some(Ok(message)) = socket.next().await {
+        if let Message::Close(Some(frame)) = message {
+            return frame.code.into();
+        }
+    }
+    panic!("the connection ended without a close frame")
+}
+
+#[tokio::test]
+async fn an_event_travels_from_rest_to_a_socket() {
+    let server = Server::boot().await;
+    server.replica.ask("POST", "/api/v1/rooms", r#"{"name":"lobby","kind":"public"}"#).await;
+    let mut socket = server.open().await;
+    let joined = ask(&mut socket, json!({"id": 1, "op": "join", "room": "lobby"})).await;
+    assert_eq!(joined["ok"]["offset"], json!(0), "{joined}");
+    server.replica.ask("POST", "/api/v1/rooms/lobby/events", r#"{"event":"tick","payload":7}"#).await;
+    let event = next_json(&mut socket).await;
+    assert_eq!((&event["event"], &event["payload"], &event["offset"]), (&json!("tick"), &json!(7), &json!(1)));
+    server.replica.ask("POST", "/api/v1/users/ann/events", r#"{"event":"note","payload":8}"#).await;
+    assert_eq!(next_json(&mut socket).await["room"], json!("user:ann"));
+}
+
+#[tokio::test]
+async fn one_of_many_parallel_upgrades_burns_the_ticket() {
+    let server = Server::boot().await;
+    let ticket = server.ticket(json!({"user_id": "ann"})).await;
+    let query = format!("?ticket={ticket}");
+    let statuses = futures_util::future::join_all((0..20).map(|_| server.status(&query, &[]))).await;
+    assert_eq!(statuses.iter().filter(|status| **status == 101).count(), 1, "{statuses:?}");
+    assert_eq!(statuses.iter().filter(|status| **status == 401).count(), 19, "{statuses:?}");
+}
+
+#[tokio::test]
+async fn a_wrong_origin_is_refused_before_the_ticket_is_touched() {
+    let server = Server::boot().await;
+    let ticket = server.ticket(json!({"user_id": "ann", "origin": ORIGIN})).await;
+    let query = format!("?ticket={ticket}");
+    assert_eq!(server.status(&query, &[("origin", "https://evil.example")]).await, 403);
+    assert_eq!(server.status(&query, &[("origin", ORIGIN)]).await, 101);
+}
+
+#[tokio::test]
+async fn a_bound_ticket_is_burned_by_whoever_uses_it_elsewhere() {
+    let server = Server::boot().await;
+    let ticket = server.ticket(json!({"user_id": "ann", "origin": ORIGIN})).await;
+    let query = format!("?ticket={ticket}");
+    let (status, _, missing) = server.upgrade(&query, &[]).await.unwrap_err();
+    assert_eq!(status, 401);
+    let (status, _, burned) = server.upgrade(&query, &[("origin", ORIGIN)]).await.unwrap_err();
+    assert_eq!(status, 401);
+    let (_, _, unknown) = server.upgrade("?ticket=sbt_unknown", &[]).await.unwrap_err();
+    let (_, _, none) = server.upgrade("", &[]).await.unwrap_err();
+    for other in [burned, unknown, none] {
+        assert_eq!((&other["code"], &other["detail"]), (&missing["code"], &missing["detail"]));
+        assert!(!other.to_string().contains("sbt_"));
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_may_come_as_a_subprotocol() {
+    let server = Server::boot().await;
+    let ticket = server.ticket(json!({"user_id": "ann"})).await;
+    let offered = format!("switchboard.v1, ticket.{ticket}");
+    let (_socket, chosen) = server.upgrade("", &[("sec-websocket-protocol", &offered)]).await.unwrap();
+    assert_eq!(chosen.as_deref(), Some("switchboard.v1"));
+}
+
+#[tokio::test]
+async fn a_request_that_is_no_upgrade_burns_nothing() {
+    let server = Server::boot().await;
+    let ticket = server.ticket(json!({"user_id": "ann"})).await;
+    let query = format!("?ticket={ticket}");
+    let plain = server.replica.send("GET", &format!("/ws{query}"), "", &[]).await;
+    assert_eq!(plain.problem().status, 400);
+    assert_eq!(server.status(&query, &[]).await, 101);
+}
+
+#[tokio::test]
+async fn a_draining_replica_refuses_upgrades_and_closes_what_is_open() {
+    let server = Server::boot().await;
+    let mut socket = server.open().await;
+    let ticket = server.ticket(json!({"user_id": "ann"})).await;
+    server.replica.api.lifecycle.start_draining();
+    let (status, retry_after, body) = server.upgrade(&format!("?ticket={ticket}"), &[]).await.unwrap_err();
+    assert_eq!((status, retry_after.as_deref(), &body["code"]), (503, Some("1"), &json!("unavailable")));
+    server.replica.api.hub.close_all(CloseCode::Drain);
+    assert_eq!(close_code(&mut socket).await, CloseCode::Drain.number());
+    // Shutdown waits for the sockets, and for nothing else.
+    server.replica.api.tracker.close();
+    server.replica.api.tracker.wait().await;
+}
+
+#[tokio::test]
+async fn what_is_no_text_or_too_much_of_it_closes_the_socket() {
+    let server = Server::boot().await;
+    let cases = [
+        (Message::binary(vec![1, 2, 3]), CloseCode::Unsupported),
+        (Message::text("x".repeat(65 * 1024)), CloseCode::TooBig),
+    ];
+    for (message, code) in cases {
+        let mut socket = server.open().await;
+        socket.send(message).await.unwrap();
+        assert_eq!(close_code(&mut socket).await, code.number());
+        drop(socket);
+    }
+    server.until_sessions(0).await;
+}
+
+#[tokio::test]
+async fn a_lost_client_is_forgotten() {
+    let server = Server::boot().await;
+    let mut polite = server.open().await;
+    let rude = server.open().await;
+    server.until_sessions(2).await;
+    polite.close(None).await.unwrap();
+    server.until_sessions(1).await;
+    drop(rude);
+    server.until_sessions(0).await;
+}
+
+#[tokio::test]
+async fn a_flood_is_slowed_down_and_answered_in_order() {
+    let server = Server::boot().await;
+    let mut socket = server.open().await;
+    for id in 0..250 {
+        socket.feed(Message::text(json!({"id": id, "op": "ping"}).to_string())).await.unwrap();
+    }
+    socket.flush().await.unwrap();
+    for id in 0..250 {
+        assert_eq!(next_json(&mut socket).await["re"], json!(id));
+    }
+}
+
+#[tokio::test]
+async fn silence_is_asked_about_and_then_ended() {
+    let server = Server::boot().await;
+    let mut socket = server.open().await;
+    // From here on time passes whenever nothing else happens. Nobody reads, so nobody answers the pings.
+    tokio::time::pause();
+    server.until_sessions(0).await;
+    assert_eq!(next_json(&mut socket).await["op"], "ping");
+    assert_eq!(close_code(&mut socket).await, CloseCode::NoPong.number());
+}
+
+#[tokio::test]
+async fn whoever_answers_pings_stays() {
+    let server = Server::boot().await;
+    let mut socket = server.open().await;
+    tokio::time::pause();
+    // The paused clock jumps from timer to timer; these keep its steps shorter than a way through the network.
+    let mut steps = tokio::time::interval(Duration::from_millis(10));
+    let mut pings = 0;
+    while pings < 5 {
+        let message = tokio::select! {
+            message = socket.next() => message.unwrap().unwrap(),
+            _ = steps.tick() => continue,
+        };
+        // Reading answers the ping of the protocol; that of the application goes unanswered.
+        if let Message::Text(text) = message {
+            assert!(text.contains(r#""op":"ping""#), "{text}");
+            pings += 1;
+        }
+    }
+    assert_eq!(server.replica.api.hub.session_count(), 1);
+}

@@ -1,0 +1,134 @@
+//! Executing leased runs: each in a task of its own, under its timeout, its lease and the shutdown.
+//!
+//! A run holds its permit and its lease until the database has acknowledged its end, so a database
+//! that is away never lets work pile up here. Knows neither how runs are found nor how ends are stored.
+
+use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use switchboard_model::run::{Ending, Finish, LeasedRun, clean_error};
+use switchboard_model::span::Span;
+use switchboard_store_api::Renewal;
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+use crate::actions::{ActionError, ActionRunner};
+use crate::finish::Ended;
+use crate::lease::{Held, Lease};
+use crate::meters;
+use crate::observer::Wakes;
+
+/// How long an action may take to notice that it is to stop; then it is dropped where it stands.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+
+pub(crate) struct Executor {
+    pub(crate) runners: HashMap<&'static str, Arc<dyn ActionRunner>>,
+    pub(crate) held: Arc<Held>,
+    pub(crate) wakes: Arc<Wakes>,
+    pub(crate) finishes: mpsc::Sender<Ended>,
+    /// Cancelled when in-flight work is to be given back.
+    pub(crate) hard: CancellationToken,
+    /// Every task of the process.
+    pub(crate) tracker: TaskTracker,
+    /// The runs in flight, of which the drain waits for the last.
+    pub(crate) work: TaskTracker,
+}
+
+/// Why an attempt is stopped before its end.
+#[derive(Clone, Copy, Debug)]
+enum Stop {
+    Lost,
+    Cancelled,
+    TimedOut,
+    Shutdown,
+}
+
+impl Executor {
+    /// Starts a run whose lease was asked for at `asked`.
+    pub(crate) fn start(self: &Arc<Self>, run: LeasedRun, asked: Instant, permit: Option<OwnedSemaphorePermit>) {
+        let lease = self.held.insert(Renewal { id: run.id, fence: run.fence }, asked);
+        let span = tracing::info_span!("scheduler.run", run = %run.id, task = %run.task_name, attempt = run.attempt);
+        let executor = self.clone();
+        let task = async move {
+            executor.execute(&run, &lease).await;
+            drop((lease, permit));
+            if executor.wakes.wants_permits.load(Ordering::SeqCst) {
+                executor.wakes.dispatch.now();
+            }
+        };
+        self.tracker.spawn(self.work.track_future(task.instrument(span)));
+    }
+
+    async fn execute(&self, run: &LeasedRun, lease: &Arc<Lease>) {
+        let Some(ending) = self.attempt(run, lease).await else {
+            meters::lost();
+            tracing::warn!("lease lost, the result is dropped");
+            return;
+        };
+        let (settled, answer) = oneshot::channel();
+        let finish = Finish { id: run.id, fence: run.fence, ending };
+        let ended = Ended { finish, lease: lease.clone(), settled };
+        // The finisher goes on until the last executor is gone, and drops what it has dealt with.
+        if self.finishes.send(ended).await.is_ok() {
+            drop(answer.await);
+        }
+    }
+
+    /// Lets the runner work until it ends or must stop; `None` means that the lease was lost.
+    async fn attempt(&self, run: &LeasedRun, lease: &Lease) -> Option<Ending> {
+        let kind = run.action.kind();
+        let Some(runner) = self.runners.get(kind) else {
+            return Some(failed(
+                run,
+                ActionError::retryable(format!("this replica executes no actions of kind {kind}")),
+            ));
+        };
+        let stop = CancellationToken::new();
+        let work = AssertUnwindSafe(runner.run(run, &stop)).catch_unwind();
+        let work = work.map(|caught| caught.unwrap_or_else(|_| Err(ActionError::retryable("panicked"))));
+        tokio::pin!(work);
+        let cause = tokio::select! {
+            biased;
+            outcome = &mut work => return Some(outcome.map_or_else(|error| failed(run, error), Ending::Succeeded)),
+            () = lease.lost() => Stop::Lost,
+            () = lease.asked_to_cancel() => Stop::Cancelled,
+            () = self.hard.cancelled() => Stop::Shutdown,
+            () = after(run.timeout) => Stop::TimedOut,
+        };
+        tracing::debug!(?cause, "stopping");
+        stop.cancel();
+        let outcome = timeout(STOP_GRACE, work).await;
+        match (cause, outcome) {
+            (Stop::Lost, _) => None,
+            (_, Ok(Ok(result))) => Some(Ending::Succeeded(result)),
+            (Stop::Cancelled, _) => Some(Ending::Cancelled),
+            (Stop::TimedOut, _) => Some(failed(run, ActionError::retryable("timed out"))),
+            (Stop::Shutdown, _) => Some(Ending::Released),
+        }
+    }
+}
+
+fn failed(run: &LeasedRun, error: ActionError) -> Ending {
+    tracing::info!(%error, "attempt failed");
+    match error {
+        ActionError::Permanent(error) => Ending::Failed(clean_error(&error)),
+        ActionError::Retryable { error, after } => Ending::Retry {
+            error: clean_error(&error),
+            delay: after.unwrap_or_else(|| run.backoff.delay(run.attempt, rand::random())),
+        },
+    }
+}
+
+async fn after(limit: Option<Span>) {
+    match limit {
+        Some(limit) => sleep(limit.to_std()).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,103 @@
+//! The finisher: records how runs ended, many in one commit.
+//!
+//! Batches form by themselves: whatever ended while the previous batch was on its way is the next one.
+//! An end stays here, its lease renewed, until the database has acknowledged it; when the database is
+//! away for so long that the lease is lost, it is dropped and the run is recovered by somebody else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use switchboard_model::run::{Ending, Finish, RunState};
+use switchboard_store_api::{FinishOutcome, RunStore, StoreError};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+
+use crate::activation::with_causes;
+use crate::lease::Lease;
+use crate::meters;
+use crate::observer::Wakes;
+
+/// The most ends of one commit, and the most that wait; a run whose end finds no room waits with it.
+pub(crate) const BATCH: usize = 500;
+/// How long the finisher waits after the first failure; the wait doubles up to [`LONGEST_WAIT`].
+const FIRST_WAIT: Duration = Duration::from_millis(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// The end of a run, on its way to the database.
+pub(crate) struct Ended {
+    pub(crate) finish: Finish,
+    pub(crate) lease: Arc<Lease>,
+    /// Dropped once the end is acknowledged or given up.
+    pub(crate) settled: oneshot::Sender<()>,
+}
+
+pub(crate) struct Finisher {
+    pub(crate) runs: Arc<dyn RunStore>,
+    pub(crate) wakes: Arc<Wakes>,
+}
+
+impl Finisher {
+    /// Records ends until nobody can send any more.
+    pub(crate) async fn run(self, mut ends: mpsc::Receiver<Ended>) {
+        let mut batch = Vec::new();
+        while ends.recv_many(&mut batch, BATCH).await > 0 {
+            self.settle(std::mem::take(&mut batch)).await;
+        }
+    }
+
+    /// Records a batch. One that the database refuses is tried again end by end, so that a bad one
+    /// does not harm its neighbours.
+    async fn settle(&self, batch: Vec<Ended>) {
+        let mut pending = vec![batch];
+        while let Some(batch) = pending.pop() {
+            match self.record(batch).await {
+                Ok(()) => {}
+                Err((mut refused, error)) if refused.len() == 1 => {
+                    drop_end(refused.pop(), &with_causes(&error));
+                }
+                Err((refused, _)) => pending.extend(refused.into_iter().map(|ended| vec![ended])),
+            }
+        }
+    }
+
+    /// Records a batch, however often the database must be asked; returns what it refuses for good.
+    async fn record(&self, mut batch: Vec<Ended>) -> Result<(), (Vec<Ended>, StoreError)> {
+        let mut wait = FIRST_WAIT;
+        while !batch.is_empty() {
+            let finishes: Vec<_> = batch.iter().map(|ended| ended.finish.clone()).collect();
+            let error = match self.runs.finish(&finishes).await {
+                Ok(outcomes) => {
+                    batch.into_iter().zip(outcomes).for_each(|(ended, outcome)| self.acknowledged(ended, outcome));
+                    return Ok(());
+                }
+                Err(error) if error.is_transient() => error,
+                Err(error) => return Err((batch, error)),
+            };
+            tracing::debug!(error = with_causes(&error), ends = batch.len(), "ends not recorded yet");
+            sleep(wait.mul_f64(rand::random_range(0.5..1.0))).await;
+            wait = (wait * 2).min(LONGEST_WAIT);
+            for ended in batch.extract_if(.., |ended| ended.lease.is_lost()) {
+                drop_end(Some(ended), &with_causes(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self, ended: Ended, outcome: FinishOutcome) {
+        let FinishOutcome::Accepted(state) = outcome else {
+            return drop_end(Some(ended), "the run was taken away");
+        };
+        meters::finished(state);
+        if let (RunState::Scheduled, Ending::Retry { delay, .. }) = (state, &ended.finish.ending) {
+            self.wakes.promote.when(delay.to_delta(), Instant::now());
+        }
+        drop(ended.settled);
+    }
+}
+
+fn drop_end(ended: Option<Ended>, error: &str) {
+    let Some(Ended { finish, settled, .. }) = ended else { return };
+    meters::lost();
+    tracing::warn!(run = %finish.id, error, "the end of a run could not be recorded");
+    drop(settled);
+}

@@ -1,0 +1,31 @@
+//! The promote loop: runs become ready whose time has come or for which a permit is free.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use switchboard_store_api::{PromoteReport, RunStore, StoreResult};
+
+use crate::activation::Activity;
+use crate::observer::Wakes;
+
+/// The most runs of one pass.
+const BATCH: u32 = 500;
+
+pub(crate) struct Promote {
+    pub(crate) runs: Arc<dyn RunStore>,
+    pub(crate) wakes: Arc<Wakes>,
+}
+
+#[async_trait]
+impl Activity for Promote {
+    async fn run_once(&mut self) -> StoreResult<String> {
+        let PromoteReport { due, permitted } = self.runs.promote(BATCH).await?;
+        if due + permitted > 0 {
+            self.wakes.dispatch.now();
+        }
+        if due.max(permitted) >= u64::from(BATCH) {
+            self.wakes.promote.now();
+        }
+        Ok(format!("{due} runs due, {permitted} runs permitted"))
+    }
+}

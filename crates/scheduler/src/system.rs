@@ -1,0 +1,150 @@
+//! Functions of the server itself, called as runs, so that operators see and reschedule upkeep.
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use switchboard_model::ids::TaskId;
+use switchboard_model::json_text::JsonText;
+use switchboard_model::run::LeasedRun;
+use switchboard_model::span::Span;
+use switchboard_model::task::{Action, TaskSpec};
+use switchboard_store_api::{StoreError, StoreResult, Stores, TaskCreateOutcome, WriteContext, Written};
+use tokio_util::sync::CancellationToken;
+
+use crate::actions::{ActionError, ActionRunner};
+use crate::sweep::sweep;
+
+/// The tasks that every deployment has, in their JSON form.
+const SYSTEM_TASKS: [&str; 1] = [r#"{
+    "name": "system:sweep",
+    "schedule": {"every": {"interval": "5m"}},
+    "action": {"system": {"function": "sweep"}},
+    "overlap": "skip",
+    "timeout": "4m",
+    "priority": 100
+}"#];
+
+type Function = Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<JsonText, ActionError>> + Send + Sync>;
+
+/// Named functions that a task can call.
+#[derive(Default)]
+pub struct SystemRegistry(BTreeMap<&'static str, Function>);
+
+impl SystemRegistry {
+    /// Makes a registry of the functions of this crate: `sweep` deletes what is past its retention,
+    /// runs that ended longer than `history_age` ago among it.
+    #[must_use]
+    pub fn standard(stores: &Stores, history_age: Span) -> Self {
+        let stores = stores.clone();
+        Self::default().with("sweep", move |stop| sweep(stores.clone(), history_age, stop))
+    }
+
+    /// Adds a function, in place of an earlier one of the same name. It is given the token that
+    /// says when to stop.
+    #[must_use]
+    pub fn with<F, R>(mut self, name: &'static str, function: F) -> Self
+    where
+        F: Fn(CancellationToken) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<JsonText, ActionError>> + Send + 'static,
+    {
+        self.0.insert(name, Box::new(move |stop| function(stop).boxed()));
+        self
+    }
+}
+
+/// Executes actions of kind `system`.
+pub struct SystemRunner(SystemRegistry);
+
+impl SystemRunner {
+    /// Serves the functions of `registry`.
+    #[must_use]
+    pub const fn new(registry: SystemRegistry) -> Self {
+        Self(registry)
+    }
+}
+
+#[async_trait]
+impl ActionRunner for SystemRunner {
+    fn kind(&self) -> &'static str {
+        "system"
+    }
+
+    async fn run(&self, run: &LeasedRun, stop: &CancellationToken) -> Result<Option<JsonText>, ActionError> {
+        let Action::System(action) = &run.action else {
+            return Err(ActionError::Permanent("not an action of kind system".to_owned()));
+        };
+        // A newer replica may know it, so another attempt can help.
+        let unknown = || ActionError::retryable(format!("this replica knows no function {:?}", action.function));
+        let function = self.0.0.get(action.function.as_str()).ok_or_else(unknown)?;
+        function(stop.clone()).await.map(Some)
+    }
+}
+
+/// Installs the tasks that every deployment has. Those that exist stay as operators left them, and
+/// replicas that boot together may all install.
+///
+/// # Errors
+/// Fails when the database does.
+pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
+    let context = WriteContext::system("scheduler");
+    for text in SYSTEM_TASKS {
+        let spec: TaskSpec = serde_json::from_str(text).map_err(|error| StoreError::corrupt("system task", error))?;
+        let outcome = stores.tasks.create(&context, TaskId::new(), &spec).await?;
+        if let Written::Now(TaskCreateOutcome::Refused(error)) = outcome {
+            return Err(StoreError::corrupt("system task", error));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use switchboard_model::ids::{Fence, RunId};
+    use switchboard_model::task::Backoff;
+
+    use super::*;
+
+    fn run_of(function: &str) -> LeasedRun {
+        let at = "2027-01-01T00:00:00Z".parse().unwrap();
+        LeasedRun {
+            id: RunId::new(),
+            task_id: TaskId::new(),
+            task_name: "t".parse().unwrap(),
+            fence: Fence(1),
+            attempt: 1,
+            max_attempts: 3,
+            reclaimed: false,
+            scheduled_for: None,
+            run_at: at,
+            leased_at: at,
+            timeout: None,
+            backoff: Backoff::default(),
+            action: serde_json::from_value(serde_json::json!({"system": {"function": function}})).unwrap(),
+            input: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn functions_are_called_by_name() {
+        let registry = SystemRegistry::default()
+            .with("one", async |_| JsonText::parse("1").map_err(|error| ActionError::Permanent(error.to_string())))
+            .with("none", async |_| Err(ActionError::Permanent("nothing".to_owned())));
+        let runner = SystemRunner::new(registry);
+        let stop = CancellationToken::new();
+        let call = async |name: &str| runner.run(&run_of(name), &stop).await;
+        assert_eq!(runner.kind(), run_of("one").action.kind());
+        assert_eq!(call("one").await.unwrap().unwrap().as_str(), "1");
+        assert_eq!(call("none").await, Err(ActionError::Permanent("nothing".to_owned())));
+        assert!(matches!(call("other").await, Err(ActionError::Retryable { .. })));
+    }
+
+    #[test]
+    fn system_tasks_are_valid_definitions() {
+        for text in SYSTEM_TASKS {
+            let spec: TaskSpec = serde_json::from_str(text).unwrap();
+            spec.checked("2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        }
+    }
+}

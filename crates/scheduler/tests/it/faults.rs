@@ -1,0 +1,114 @@
+//! A run store with faults: what a test wants to go wrong between a replica and the database.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use switchboard_model::ids::RunId;
+use switchboard_model::page::{Page, PageRequest};
+use switchboard_model::run::{Finish, NewRun, Run};
+use switchboard_model::span::Span;
+use switchboard_store_api::{
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
+    RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, Stores, TriggerOutcome, WriteContext, Written,
+};
+use tokio::sync::Semaphore;
+
+/// What renewals do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renewing {
+    /// They reach the database.
+    Works,
+    /// They are lost on their way, and nobody answers.
+    Hangs,
+    /// They are lost on their way, and the answer says that all is well.
+    Lies,
+}
+
+/// The run store of one replica.
+pub(crate) struct FaultyRuns {
+    inner: Arc<dyn RunStore>,
+    pub(crate) renewing: Mutex<Renewing>,
+    /// How many calls of `finish` still fail as if the database were away.
+    pub(crate) failing_finishes: AtomicU32,
+    /// The run whose end the database refuses.
+    pub(crate) refused: Mutex<Option<RunId>>,
+    /// How many calls of `finish` may still go on.
+    pub(crate) finishes: Semaphore,
+}
+
+impl FaultyRuns {
+    /// Puts a faulty run store, without a fault yet, into a copy of `stores`.
+    pub(crate) fn put_into(stores: &Stores) -> (Stores, Arc<Self>) {
+        let faulty = Arc::new(Self {
+            inner: stores.runs.clone(),
+            renewing: Mutex::new(Renewing::Works),
+            failing_finishes: AtomicU32::new(0),
+            refused: Mutex::new(None),
+            finishes: Semaphore::new(1_000),
+        });
+        (Stores { runs: faulty.clone(), ..stores.clone() }, faulty)
+    }
+}
+
+#[async_trait]
+impl RunStore for FaultyRuns {
+    async fn renew(&self, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
+        let renewing = *self.renewing.lock();
+        match renewing {
+            Renewing::Works => self.inner.renew(renewals, lease).await,
+            Renewing::Hangs => std::future::pending().await,
+            Renewing::Lies => Ok(vec![RenewOutcome::Renewed; renewals.len()]),
+        }
+    }
+
+    async fn finish(&self, finishes: &[Finish]) -> StoreResult<Vec<FinishOutcome>> {
+        self.finishes.acquire().await.unwrap().forget();
+        let fails = |left: u32| left.checked_sub(1);
+        if self.failing_finishes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+            return Err(StoreError::Unavailable("as the test wants it".into()));
+        }
+        let refused = *self.refused.lock();
+        if finishes.iter().any(|finish| Some(finish.id) == refused) {
+            return Err(StoreError::Backend("as the test wants it".into()));
+        }
+        self.inner.finish(finishes).await
+    }
+
+    async fn trigger(&self, context: &WriteContext, run: &NewRun) -> StoreResult<Written<TriggerOutcome>> {
+        self.inner.trigger(context, run).await
+    }
+
+    async fn get(&self, id: RunId) -> StoreResult<Option<Run>> {
+        self.inner.get(id).await
+    }
+
+    async fn list(&self, filter: &RunFilter, page: &PageRequest) -> StoreResult<Page<Run>> {
+        self.inner.list(filter, page).await
+    }
+
+    async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
+        self.inner.lease(request).await
+    }
+
+    async fn recover(&self, limit: u32) -> StoreResult<RecoverReport> {
+        self.inner.recover(limit).await
+    }
+
+    async fn promote(&self, limit: u32) -> StoreResult<PromoteReport> {
+        self.inner.promote(limit).await
+    }
+
+    async fn cancel(&self, context: &WriteContext, id: RunId) -> StoreResult<CancelOutcome> {
+        self.inner.cancel(context, id).await
+    }
+
+    async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
+        self.inner.retry(context, id).await
+    }
+
+    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
+        self.inner.sweep(age, limit).await
+    }
+}

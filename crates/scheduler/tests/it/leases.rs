@@ -1,0 +1,112 @@
+//! Leases that are lost: whoever holds them stops, and what he says afterwards changes nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use switchboard_model::instance::Role;
+use switchboard_model::run::RunState;
+use switchboard_model::span::Span;
+use switchboard_scheduler::{ActionError, SystemRegistry};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::faults::{FaultyRuns, Renewing};
+use crate::fixtures::{Bench, eventually, json};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_late_end_changes_nothing() {
+    let bench = Bench::new().await;
+    let (stores, faults) = FaultyRuns::put_into(&bench.stores);
+    // The replica believes in a lease that the database never prolonged, as after a long pause.
+    *faults.renewing.lock() = Renewing::Lies;
+    let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (tell, wait) = (started.clone(), go_on.clone());
+    let paused = SystemRegistry::default().with("work", move |_| {
+        let (tell, wait) = (tell.clone(), wait.clone());
+        async move {
+            tell.notify_one();
+            wait.notified().await;
+            Ok(json(r#""late""#))
+        }
+    });
+    let first = bench.replica_with(&stores, paused, |options| {
+        options.roles = vec![Role::Worker];
+        options.permits = 1;
+        options.lease = Span::from_secs(2);
+    });
+    let id = bench.triggered("work", |_| {}).await;
+    started.notified().await;
+
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = calls.clone();
+    let healthy = SystemRegistry::default().with("work", move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(json(r#""in time""#)))
+    });
+    let second = bench.replica(healthy);
+    let ended = bench.until_state(id, RunState::Succeeded).await;
+    assert_eq!((ended.result.clone(), ended.attempt), (Some(json(r#""in time""#)), 2));
+
+    assert_eq!(first.handle.running(), 1);
+    go_on.notify_one();
+    eventually(async || match first.handle.running() {
+        0 => Ok(()),
+        running => Err(running),
+    })
+    .await;
+    assert_eq!(bench.run(id).await, ended);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    bench.close([first, second]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_stops_when_renewals_stay_unanswered() {
+    let bench = Bench::new().await;
+    let (stores, faults) = FaultyRuns::put_into(&bench.stores);
+    *faults.renewing.lock() = Renewing::Hangs;
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (calls, note) = (AtomicUsize::new(0), seen.clone());
+    let registry = SystemRegistry::default().with("work", move |stop: CancellationToken| {
+        let (call, note) = (calls.fetch_add(1, Ordering::SeqCst) + 1, note.clone());
+        async move {
+            if call == 1 {
+                stop.cancelled().await;
+                note.lock().push("stopped");
+                return Err(ActionError::Permanent("stopped".to_owned()));
+            }
+            note.lock().push("again");
+            Ok(json("2"))
+        }
+    });
+    let replica = bench.replica_with(&stores, registry, |options| options.lease = Span::from_secs(2));
+    let id = bench.triggered("work", |_| {}).await;
+    eventually(async || match seen.lock().len() {
+        0 => Err("not stopped"),
+        _ => Ok(()),
+    })
+    .await;
+    *faults.renewing.lock() = Renewing::Works;
+    let run = bench.until_state(id, RunState::Succeeded).await;
+    assert_eq!((run.result, run.attempt), (Some(json("2")), 2), "the first attempt left no trace but its number");
+    assert_eq!(*seen.lock(), ["stopped", "again"]);
+    bench.close([replica]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_end_is_given_up_when_its_lease_is_lost() {
+    let bench = Bench::new().await;
+    let (stores, faults) = FaultyRuns::put_into(&bench.stores);
+    *faults.renewing.lock() = Renewing::Hangs;
+    faults.failing_finishes.store(u32::MAX, Ordering::SeqCst);
+    let registry = SystemRegistry::default().with("work", |_| std::future::ready(Ok(json("1"))));
+    let replica = bench.replica_with(&stores, registry, |options| options.lease = Span::from_secs(2));
+    let id = bench.triggered("work", |_| {}).await;
+    // The lease runs out at last: another attempt begins, while no end was ever recorded.
+    let run = bench.until(id, |run| run.attempt == 2).await;
+    assert_eq!(run.result, None);
+    *faults.renewing.lock() = Renewing::Works;
+    faults.failing_finishes.store(0, Ordering::SeqCst);
+    bench.until_state(id, RunState::Succeeded).await;
+    bench.close([replica]).await;
+}

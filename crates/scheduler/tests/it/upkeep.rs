@@ -1,0 +1,76 @@
+//! System tasks: their installation and the sweep.
+
+use std::collections::BTreeMap;
+
+use switchboard_model::identity::TaskName;
+use switchboard_model::instance::Role;
+use switchboard_model::page::PageRequest;
+use switchboard_model::run::RunState;
+use switchboard_model::span::Span;
+use switchboard_scheduler::{SchedulerLoop, SystemRegistry, install_system_tasks};
+
+use crate::fixtures::{Bench, context, json, spec};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn system_tasks_are_installed_once_and_left_as_operators_want_them() {
+    let bench = Bench::new().await;
+    let (first, second) = tokio::join!(install_system_tasks(&bench.stores), install_system_tasks(&bench.stores));
+    first.unwrap();
+    second.unwrap();
+    let tasks = bench.stores.tasks.list(&PageRequest { after: None, limit: 100 }).await.unwrap().items;
+    assert_eq!(tasks.iter().map(|task| task.spec.name.as_str()).collect::<Vec<_>>(), ["system:sweep"]);
+    assert!(tasks[0].next_run_at.is_some());
+
+    let paused = bench.stores.tasks.set_active(&context(), tasks[0].id, false).await.unwrap().unwrap();
+    install_system_tasks(&bench.stores).await.unwrap();
+    assert_eq!(bench.stores.tasks.get(paused.id).await.unwrap(), Some(paused));
+    bench.close([]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_sweep_forgets_old_runs_and_counts_what_it_did() {
+    let bench = Bench::new().await;
+    let registry =
+        SystemRegistry::standard(&bench.stores, Span::default()).with("act", |_| std::future::ready(Ok(json("null"))));
+    let replica = bench.replica(registry);
+    let old = bench.triggered("act", |_| {}).await;
+    bench.until_state(old, RunState::Succeeded).await;
+
+    install_system_tasks(&bench.stores).await.unwrap();
+    let name: TaskName = "system:sweep".parse().unwrap();
+    let task = bench.stores.tasks.find(&name).await.unwrap().unwrap();
+    let sweep = bench.trigger(&task).await;
+    let run = bench.until_state(sweep, RunState::Succeeded).await;
+    let counts: BTreeMap<String, u64> = run.result.unwrap().decode().unwrap();
+    assert_eq!(counts["runs"], 1);
+    assert_eq!(counts["unarmed_tasks"], 0);
+    for what in ["tickets", "once", "signals", "room_events", "instances"] {
+        assert!(counts.contains_key(what), "{what} in {counts:?}");
+    }
+    assert_eq!(bench.stores.runs.get(old).await.unwrap(), None);
+    bench.close([replica]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_runs_the_loops_of_its_roles() {
+    let bench = Bench::new().await;
+    let mut replicas = Vec::new();
+    for roles in [vec![], vec![Role::Api], vec![Role::Scheduler], vec![Role::Worker], Role::ALL.to_vec()] {
+        let replica =
+            bench.replica_with(&bench.stores, SystemRegistry::default(), |options| options.roles = roles.clone());
+        let mut found: Vec<_> = replica.handle.loops().iter().map(|status| status.name).collect();
+        let mut expected: Vec<_> = SchedulerLoop::ALL
+            .into_iter()
+            .filter(|each| roles.contains(&each.role()))
+            .map(SchedulerLoop::name)
+            .collect();
+        found.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(found, expected);
+        replicas.push(replica);
+    }
+    let unserved = bench.create(&spec("nothing", |spec| spec.pool = "elsewhere".parse().unwrap())).await;
+    let id = bench.trigger(&unserved).await;
+    assert_eq!(bench.run(id).await.state, RunState::Queued);
+    bench.close(replicas).await;
+}

@@ -1,0 +1,213 @@
+//! Wiring: builds every part of a replica from its configuration and hands out what stopping needs.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use metrics_exporter_prometheus::PrometheusHandle;
+use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
+use switchboard_http::{Api, HttpOptions, Lifecycle};
+use switchboard_model::api_key::NewApiKey;
+use switchboard_model::feed::{Tick, TickRequest};
+use switchboard_model::ids::{ApiKeyId, InstanceId};
+use switchboard_model::instance::{NewInstance, Role};
+use switchboard_model::page::PageRequest;
+use switchboard_model::scope::Scope;
+use switchboard_model::secret_text::SecretText;
+use switchboard_scheduler::{Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner};
+use switchboard_store_api::{Stores, WriteContext};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::actions::{EventRunner, system_functions};
+use crate::config::Config;
+use crate::database::Database;
+use crate::membership::Membership;
+
+/// The phases of a stop, in the order in which they are cancelled.
+#[derive(Clone, Default)]
+pub(crate) struct StopTokens {
+    /// No more runs are taken.
+    pub(crate) soft: CancellationToken,
+    /// Runs under way are aborted.
+    pub(crate) hard: CancellationToken,
+    /// No more requests are accepted.
+    pub(crate) edge: CancellationToken,
+    /// Publishing, the feed and membership end.
+    pub(crate) core: CancellationToken,
+    /// The stores end.
+    pub(crate) stores: CancellationToken,
+}
+
+/// The trackers of the phases: what must have ended before the next one.
+#[derive(Clone, Default)]
+pub(crate) struct Trackers {
+    pub(crate) edge: TaskTracker,
+    pub(crate) work: TaskTracker,
+    pub(crate) core: TaskTracker,
+    pub(crate) stores: TaskTracker,
+}
+
+/// A replica at work.
+pub(crate) struct App {
+    pub(crate) address: SocketAddr,
+    pub(crate) stores: Stores,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) lifecycle: Lifecycle,
+    pub(crate) scheduler: SchedulerHandle,
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) stop: StopTokens,
+    pub(crate) trackers: Trackers,
+}
+
+impl App {
+    /// Returns the URL of this replica.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+}
+
+/// Passes ticks on to the scheduler, which knows no bus.
+struct SchedulerTicks(SchedulerObserver);
+
+impl FeedObserver for SchedulerTicks {
+    fn observe(&self, tick: &Tick) {
+        self.0.observe(tick);
+    }
+}
+
+/// Opens the database, starts every loop and listens.
+pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyhow::Result<App> {
+    let stop = StopTokens::default();
+    let trackers = Trackers::default();
+    let instance = InstanceId::boot(&config.instance.name);
+    let database = Database::of(config, instance.clone())?;
+    let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
+
+    let hub = Hub::new(Arc::clone(&stores.rooms), instance.clone(), trackers.core.clone(), stop.core.clone());
+    let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
+    let scheduler = scheduler(config, &stores, instance.clone(), publisher.clone());
+    let observers: Vec<Arc<dyn FeedObserver>> =
+        vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
+    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
+    let feed_status = feed.status();
+
+    let membership = NewInstance {
+        id: instance.clone(),
+        name: config.instance.name.clone(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        schema_version: database.schema_version(),
+        roles: config.roles.clone(),
+        pools: config.pools.clone(),
+        pool_size: config.database.pool_size,
+    };
+    let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
+    switchboard_scheduler::install_system_tasks(&stores).await?;
+    install_bootstrap_key(config, &stores).await?;
+
+    trackers.core.spawn(feed.run(stop.core.clone()));
+    trackers.core.spawn(lanes.run(stop.core.clone()));
+    trackers.core.spawn({
+        let (membership, stop) = (Arc::clone(&membership), stop.core.clone());
+        async move { membership.run(stop).await }
+    });
+    trackers.core.spawn(metrics_upkeep(prometheus.clone(), stop.core.clone()));
+    let scheduler = scheduler.start(&trackers.work, stop.soft.clone(), stop.hard.clone());
+
+    let lifecycle = Lifecycle::default();
+    let api = Api {
+        stores: stores.clone(),
+        hub: Arc::clone(&hub),
+        publisher: publisher.clone(),
+        operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
+        feed: feed_status,
+        prometheus,
+        lifecycle: lifecycle.clone(),
+        options: HttpOptions {
+            allowed_origins: config.server.allowed_origins.clone(),
+            public_url: config.server.public_url.clone(),
+            instance,
+            request_timeout: config.server.request_timeout.to_std(),
+        },
+        tracker: trackers.edge.clone(),
+    };
+    let address = listen(config, api, &trackers, &stop).await?;
+    lifecycle.set_ready();
+    Ok(App { address, stores, hub, lifecycle, scheduler, membership, stop, trackers })
+}
+
+fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: Publisher) -> Scheduler {
+    let options = SchedulerOptions {
+        instance,
+        roles: config.roles.clone(),
+        pools: config.pools.clone(),
+        permits: config.scheduler.permits,
+        lease: config.scheduler.lease,
+        misfire_grace: config.scheduler.misfire_grace,
+        history_age: config.scheduler.history,
+    };
+    let system = SystemRunner::new(system_functions(stores, options.history_age));
+    Scheduler::new(stores, options, vec![Arc::new(EventRunner(publisher)), Arc::new(system)])
+}
+
+/// Serves the whole surface, or probes and metrics alone on a replica without the role `api`.
+async fn listen(config: &Config, api: Api, trackers: &Trackers, stop: &StopTokens) -> anyhow::Result<SocketAddr> {
+    let probes = switchboard_http::metrics_router(api.clone());
+    let main = if config.roles.contains(&Role::Api) { switchboard_http::router(api) } else { probes.clone() };
+    let address = serve(config.server.bind, main, trackers, stop).await?;
+    if let Some(bind) = config.server.metrics_bind {
+        serve(bind, probes, trackers, stop).await?;
+    }
+    Ok(address)
+}
+
+async fn serve(
+    bind: SocketAddr,
+    router: axum::Router,
+    trackers: &Trackers,
+    stop: &StopTokens,
+) -> anyhow::Result<SocketAddr> {
+    let listener = TcpListener::bind(bind).await.with_context(|| format!("cannot listen on {bind}"))?;
+    let address = listener.local_addr()?;
+    let edge = stop.edge.clone();
+    trackers.edge.spawn(async move {
+        let service = router.into_make_service_with_connect_info::<SocketAddr>();
+        let served = axum::serve(listener, service).with_graceful_shutdown(edge.cancelled_owned()).await;
+        if let Err(error) = served {
+            tracing::error!(%error, "the listener failed");
+        }
+    });
+    Ok(address)
+}
+
+/// Stores the configured first key; every replica of a fleet may do so.
+async fn install_bootstrap_key(config: &Config, stores: &Stores) -> anyhow::Result<()> {
+    if let Some(key) = &config.bootstrap_key {
+        store_key(stores, "bootstrap", key, vec![Scope::Admin], None).await?;
+    } else if stores.api_keys.list(&PageRequest { after: None, limit: 1 }).await?.items.is_empty() {
+        tracing::info!("no API key exists yet; make one with: switchboard api-key create --name admin --scope admin");
+    }
+    Ok(())
+}
+
+/// Stores an API key by its hash.
+pub(crate) async fn store_key(
+    stores: &Stores,
+    name: &str,
+    key: &SecretText,
+    scopes: Vec<Scope>,
+    ttl: Option<switchboard_model::span::Span>,
+) -> anyhow::Result<switchboard_model::api_key::ApiKey> {
+    let new = NewApiKey { id: ApiKeyId::new(), name: name.to_owned(), hash: key.hash(), scopes, ttl };
+    let written = stores.api_keys.create(&WriteContext::system("cli"), &new).await?;
+    written.now().context("the key was made by an earlier request")
+}
+
+/// Folds histogram samples regularly, so that they do not pile up between scrapes.
+async fn metrics_upkeep(prometheus: PrometheusHandle, stop: CancellationToken) {
+    let period = std::time::Duration::from_secs(5);
+    while stop.run_until_cancelled(tokio::time::sleep(period)).await.is_some() {
+        prometheus.run_upkeep();
+    }
+}

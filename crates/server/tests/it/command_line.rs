@@ -1,0 +1,95 @@
+//! The binary as a person uses it.
+
+use std::process::{Command, Output, Stdio};
+
+use switchboard_testkit::TestDatabase;
+
+fn switchboard(arguments: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
+    let ours: Vec<String> = std::env::vars_os()
+        .filter_map(|(name, _)| name.into_string().ok())
+        .filter(|name| name.starts_with("SWITCHBOARD_"))
+        .collect();
+    for name in ours {
+        command.env_remove(name);
+    }
+    command.args(arguments).envs(env.iter().copied()).stdin(Stdio::null()).output().unwrap()
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_demo_shows_real_events_and_ends_well() {
+    let output = switchboard(&["demo"], &[]);
+    let text = out(&output);
+    assert!(output.status.success(), "{text}{}", err(&output));
+    for expected in [
+        "opened with a single-use ticket",
+        "event  tick #3 in demo",
+        "{\"name\":\"world\"}",
+        "run    succeeded",
+        "event  note #1 in user:ann",
+        "Done: 5 events arrived",
+    ] {
+        assert!(text.contains(expected), "{expected} is missing in:\n{text}");
+    }
+}
+
+#[test]
+fn a_configuration_error_names_its_source() {
+    let output = switchboard(&["serve"], &[("SWITCHBOARD_DATABASE__URI", "sqlite:x.db")]);
+    assert!(!output.status.success());
+    assert!(err(&output).contains("SWITCHBOARD_DATABASE__URI: unknown field `uri`"), "{}", err(&output));
+    let output = switchboard(&["serve", "--replicas", "multi"], &[]);
+    assert!(err(&output).contains("needs PostgreSQL"), "{}", err(&output));
+}
+
+#[test]
+fn the_first_key_is_made_against_the_file_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("s.db").display());
+    let env = [("SWITCHBOARD_DATABASE__URL", url.as_str())];
+    let made = switchboard(&["api-key", "create", "--name", "first", "--scope", "admin"], &env);
+    assert!(out(&made).starts_with("sbk_"), "{}", err(&made));
+    let listed = switchboard(&["api-key", "list"], &env);
+    assert!(out(&listed).contains("first"), "{}", err(&listed));
+    assert!(!out(&listed).contains(out(&made).trim()), "the key is shown once");
+    let free = switchboard(&["check"], &env);
+    assert!(free.status.success(), "{}", out(&free));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn migrating_and_checking_a_server_say_what_they_found() {
+    let database = TestDatabase::empty().await;
+    let env = [("SWITCHBOARD_DATABASE__URL", database.url()), ("SWITCHBOARD_REPLICAS", "multi")];
+    let before = switchboard(&["check"], &env);
+    assert!(out(&before).contains("the schema has version 0"), "{}{}", out(&before), err(&before));
+    let migrated = switchboard(&["migrate"], &env);
+    assert!(out(&migrated).starts_with("Migrated the schema from version 0 to "), "{}", err(&migrated));
+    let again = switchboard(&["migrate"], &env);
+    assert!(out(&again).starts_with("The schema is up to date at version "), "{}", out(&again));
+    let after = switchboard(&["check", "--json"], &env);
+    assert!(after.status.success(), "{}", out(&after));
+    assert!(out(&after).contains("LISTEN and NOTIFY work"), "{}", out(&after));
+    let large = [env[0], env[1], ("SWITCHBOARD_DATABASE__POOL_SIZE", "100000")];
+    let refused = switchboard(&["check"], &large);
+    assert_eq!(refused.status.code(), Some(13), "{}", out(&refused));
+    let strict = [large[0], large[1], large[2], ("SWITCHBOARD_STRICT", "true")];
+    let refused = switchboard(&["serve"], &strict);
+    assert_eq!(refused.status.code(), Some(13), "{}", err(&refused));
+}
+
+#[test]
+fn an_unreachable_server_is_an_error_with_advice_and_no_password() {
+    let url = "postgres://someone:hunter2@127.0.0.1:1/none";
+    let output = switchboard(&["check"], &[("SWITCHBOARD_DATABASE__URL", url)]);
+    assert_eq!(output.status.code(), Some(10), "{}{}", out(&output), err(&output));
+    let text = format!("{}{}", out(&output), err(&output));
+    assert!(text.contains("check database.url") && !text.contains("hunter2"), "{text}");
+}

@@ -1,0 +1,115 @@
+//! What the end-to-end tests are made of.
+
+use switchboard_client::{Client, RunQuery, Socket, SocketEvent, items};
+use switchboard_model::identity::RoomName;
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::json_text::JsonText;
+use switchboard_model::page::{MAX_PAGE, PageRequest};
+use switchboard_model::room::{Retention, RoomKind};
+use switchboard_model::run::{Run, RunState, SkipRange};
+use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::wire::frame::EventFrame;
+use switchboard_model::wire::rest::{PublishRequest, RoomRequest, TriggerRequest};
+use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
+
+use futures_util::TryStreamExt as _;
+
+/// Describes a cluster of the server under test.
+pub fn cluster(size: usize) -> ClusterBuilder {
+    Cluster::start(size).binary(env!("CARGO_BIN_EXE_switchboard"))
+}
+
+pub fn room(name: &str) -> RoomName {
+    name.parse().unwrap()
+}
+
+pub fn json(value: serde_json::Value) -> JsonText {
+    JsonText::parse(value.to_string()).unwrap()
+}
+
+/// Reads a definition from its JSON form.
+pub fn spec(value: serde_json::Value) -> TaskSpec {
+    // Through text: a payload is kept verbatim, which a JSON tree cannot do.
+    serde_json::from_str(&value.to_string()).unwrap()
+}
+
+/// A task that publishes an event of its own name to a room.
+pub fn event_task(name: &str, room: &str) -> serde_json::Value {
+    serde_json::json!({"name": name, "action": {"event": {"to": {"room": room}, "event": name}}})
+}
+
+/// A task whose runs take a second and a half.
+pub fn slow_task(name: &str) -> serde_json::Value {
+    serde_json::json!({"name": name, "action": {"system": {"function": "test.wait"}}})
+}
+
+pub async fn create_room(client: &Client, name: &str) {
+    let request = RoomRequest { name: room(name), kind: RoomKind::Public, retention: Retention::default() };
+    client.create_room(&request).await.unwrap();
+}
+
+pub async fn create_task(client: &Client, value: serde_json::Value) -> Task {
+    client.create_task(&spec(value)).await.unwrap()
+}
+
+pub async fn trigger(client: &Client, task: TaskId) -> RunId {
+    client.trigger_task(task, &TriggerRequest::default()).await.unwrap().run_id
+}
+
+pub fn event(name: &str, payload: serde_json::Value) -> PublishRequest {
+    PublishRequest { event: name.parse().unwrap(), payload: json(payload), msg_id: None, ephemeral: false }
+}
+
+/// Reads all runs of a task.
+pub async fn runs(client: &Client, task: TaskId) -> Vec<Run> {
+    let read = |page| {
+        let client = client.clone();
+        async move { client.list_runs(RunQuery { task_id: Some(task), state: None }, page).await }
+    };
+    items(read).try_collect().await.unwrap()
+}
+
+/// Reads all skipped ranges of a task.
+pub async fn skips(client: &Client, task: TaskId) -> Vec<SkipRange> {
+    client.list_skips(task, PageRequest { after: None, limit: MAX_PAGE }).await.unwrap().items
+}
+
+/// Waits until a run has ended.
+pub async fn ended(client: &Client, run: RunId) -> Run {
+    wait_until("the end of a run", async || {
+        let run = client.get_run(run).await.map_err(|error| error.to_string())?;
+        if run.state.is_terminal() { Ok(run) } else { Err(format!("{:?}", run.state)) }
+    })
+    .await
+}
+
+/// Waits until `count` runs of a task have succeeded, and returns all its runs.
+pub async fn succeeded(client: &Client, task: TaskId, count: usize) -> Vec<Run> {
+    wait_until("successful runs", async || {
+        let runs = runs(client, task).await;
+        let done = runs.iter().filter(|run| run.state == RunState::Succeeded).count();
+        if done >= count { Ok(runs) } else { Err(format!("{done} of {count}")) }
+    })
+    .await
+}
+
+/// Waits for the next event on a socket.
+pub async fn next_event(socket: &mut Socket) -> EventFrame {
+    loop {
+        match socket.next().await {
+            Some(SocketEvent::Event(frame)) => return frame,
+            Some(SocketEvent::Closed { code, reason }) => panic!("closed: {code} {reason}"),
+            Some(_) => {}
+            None => panic!("the socket ended"),
+        }
+    }
+}
+
+/// Waits for `count` events on a socket.
+pub async fn next_events(socket: &mut Socket, count: usize) -> Vec<EventFrame> {
+    let mut events = Vec::with_capacity(count);
+    while events.len() < count {
+        events.push(next_event(socket).await);
+    }
+    events
+}

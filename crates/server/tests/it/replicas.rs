@@ -1,0 +1,173 @@
+//! Two and more replicas on one PostgreSQL database share the work.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+use switchboard_client::SocketOptions;
+use switchboard_model::page::PageRequest;
+use switchboard_model::run::RunState;
+use switchboard_model::ticket::Grants;
+use switchboard_model::wire::op::Since;
+use switchboard_testkit::{Cluster, ledger, wait_until};
+
+use crate::fixtures::{
+    cluster, create_room, create_task, ended, event, event_task, next_event, next_events, room, runs, skips, slow_task,
+    succeeded, trigger,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replicas_boot_together_and_see_each_other() {
+    let cluster = cluster(2).await;
+    for index in 0..2 {
+        let listed = cluster.client(index).list_instances(PageRequest::default()).await.unwrap().items;
+        assert_eq!(listed.len(), 2, "{listed:?}");
+    }
+    let tasks = cluster.any().list_tasks(PageRequest::default()).await.unwrap().items;
+    let names: Vec<&str> = tasks.iter().map(|task| task.spec.name.as_str()).collect();
+    assert_eq!(names, ["system:sweep"], "system tasks are installed once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_second_has_exactly_one_run() {
+    let cluster = cluster(2).await;
+    create_room(cluster.any(), "lobby").await;
+    let mut value = event_task("tick", "lobby");
+    value["schedule"] = serde_json::json!({"every": {"interval": "1s"}});
+    let task = create_task(cluster.any(), value).await;
+    let runs = succeeded(cluster.any(), task.id, 30).await;
+    let due: BTreeSet<_> = runs.iter().filter_map(|run| run.scheduled_for).collect();
+    assert_eq!(due.len(), runs.len(), "each run has an occurrence of its own");
+    let (first, last) = (*due.first().unwrap(), *due.last().unwrap());
+    let skips = skips(cluster.any(), task.id).await;
+    ledger::occurrences(task.spec.schedule.as_ref().unwrap(), first..=last, &runs, &skips).unwrap();
+    let history = cluster.any().history(&room("lobby"), 0, 500).await.unwrap();
+    let succeeded = runs.iter().filter(|run| run.state == RunState::Succeeded).count();
+    assert!(history.events.len() >= succeeded, "one event per successful run");
+    let messages: BTreeSet<_> = history.events.iter().map(|event| &event.msg_id).collect();
+    assert_eq!(messages.len(), history.events.len(), "and no event twice");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn both_replicas_execute() {
+    let cluster = cluster(2).env("SWITCHBOARD_SCHEDULER__PERMITS", "1").await;
+    let task = create_task(cluster.any(), slow_task("slow")).await;
+    for _ in 0..4 {
+        trigger(cluster.any(), task.id).await;
+    }
+    let runs = succeeded(cluster.any(), task.id, 4).await;
+    let holders: BTreeSet<_> = runs.iter().map(|run| run.leased_by.clone().unwrap()).collect();
+    assert_eq!(holders.len(), 2, "{holders:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ticket_of_one_replica_opens_one_socket_on_the_other() {
+    let cluster = cluster(2).await;
+    let request = switchboard_model::wire::rest::TicketRequest {
+        user_id: "ann".parse().unwrap(),
+        origin: None,
+        grants: Grants::default(),
+    };
+    let ticket = cluster.client(0).mint_ticket(&request).await.unwrap();
+    // Half of the tries go to each replica.
+    let tries = (0..100).map(|index| cluster.client(index % 2).connect(SocketOptions::ticket(ticket.clone())));
+    let opened = join_all(tries).await.into_iter().filter(Result::is_ok).count();
+    assert_eq!(opened, 1);
+    let ticket = cluster.client(0).mint_ticket(&request).await.unwrap();
+    cluster.client(1).connect(SocketOptions::ticket(ticket)).await.unwrap();
+}
+
+async fn events_cross_replicas(cluster: Cluster) {
+    create_room(cluster.any(), "lobby").await;
+    let lobby = room("lobby");
+    let mut there = cluster.socket(1, "ann").await;
+    let joined = there.handle().join(&lobby, Since::default()).await.unwrap();
+    let mut positions = Vec::new();
+    for n in 0..40 {
+        let published = cluster.client(n % 2).publish(&lobby, &event("note", serde_json::json!(n))).await.unwrap();
+        positions.push(published.position.unwrap());
+    }
+    let events = next_events(&mut there, 40).await;
+    ledger::positions(&events, 1..=40).unwrap();
+    let arrived: Vec<_> = events.iter().map(|event| event.position().unwrap()).collect();
+    assert_eq!(arrived, positions);
+    assert_eq!(arrived[0].epoch, joined.epoch);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_cross_replicas_with_hints() {
+    events_cross_replicas(cluster(2).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn events_cross_replicas_without_hints() {
+    events_cross_replicas(cluster(2).polling().await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_added_takes_work() {
+    let mut cluster = cluster(1).env("SWITCHBOARD_SCHEDULER__PERMITS", "1").await;
+    let task = create_task(cluster.any(), slow_task("slow")).await;
+    let added = cluster.add().await;
+    for _ in 0..4 {
+        trigger(cluster.client(added), task.id).await;
+    }
+    let runs = succeeded(cluster.any(), task.id, 4).await;
+    let holders: BTreeSet<_> = runs.iter().map(|run| run.leased_by.clone().unwrap()).collect();
+    assert_eq!(holders.len(), 2, "{holders:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_replica_finishes_its_runs_and_moves_its_sockets() {
+    let mut cluster = cluster(2).await;
+    create_room(cluster.any(), "lobby").await;
+    let mut socket = cluster.socket(0, "ann").await;
+    socket.handle().join(&room("lobby"), Since::default()).await.unwrap();
+    let task = create_task(cluster.client(0), slow_task("slow")).await;
+    let triggered = join_all((0..6).map(|_| trigger(cluster.client(0), task.id))).await;
+    wait_until("a run on the replica that stops", async || {
+        let running = runs(cluster.client(1), task.id).await;
+        let here = running.iter().any(|run| run.leased_by.as_ref().is_some_and(|by| by.as_str().starts_with("a-")));
+        here.then_some(())
+    })
+    .await;
+    let status = cluster.stop(0).await;
+    assert!(status.success(), "{status}");
+    for run in triggered {
+        let run = ended(cluster.client(1), run).await;
+        assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1), "no run is lost or repeated");
+    }
+    let close = loop {
+        match socket.next().await {
+            Some(switchboard_client::SocketEvent::Closed { code, .. }) => break code,
+            Some(_) => {}
+            None => panic!("the socket ended without a close"),
+        }
+    };
+    assert_eq!(close, 4200);
+    let left = cluster.client(1).list_instances(PageRequest::default()).await.unwrap().items;
+    assert_eq!(left.len(), 1, "the stopped replica took itself off the list");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cancel_reaches_the_replica_that_runs() {
+    let cluster = cluster(2).await;
+    let task = create_task(cluster.any(), slow_task("slow")).await;
+    let run = trigger(cluster.any(), task.id).await;
+    wait_until("the start", async || {
+        (cluster.any().get_run(run).await.unwrap().state == RunState::Running).then_some(())
+    })
+    .await;
+    cluster.any().cancel_run(run).await.unwrap();
+    assert_eq!(ended(cluster.any(), run).await.state, RunState::Cancelled);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_joins_the_room_of_another_user_in_vain() {
+    let cluster = cluster(2).await;
+    let socket = cluster.socket(0, "ann").await;
+    let refused = socket.handle().join(&room("user:bob"), Since::default()).await.unwrap_err();
+    assert_eq!(refused.code(), Some(switchboard_model::wire::code::ErrorCode::NotFound));
+    let mut own = cluster.socket(1, "ann").await;
+    cluster.client(0).publish_to_user(&"ann".parse().unwrap(), &event("note", serde_json::json!(1))).await.unwrap();
+    assert_eq!(next_event(&mut own).await.offset, Some(1));
+}

@@ -1,0 +1,26 @@
+//! What a backend gives to the suite: fresh databases, and several replicas on one of them.
+
+use async_trait::async_trait;
+use switchboard_store_api::Stores;
+
+/// One fresh database of a backend under test.
+#[async_trait]
+pub trait Backend: Send + Sync + 'static {
+    /// Makes a migrated, empty database.
+    async fn create() -> Self
+    where
+        Self: Sized;
+
+    /// Opens one more `Stores` on the same database: another replica on PostgreSQL, a clone of the
+    /// one process on SQLite.
+    async fn stores(&self) -> Stores;
+
+    /// Holds an idle-in-transaction session open that has written something, until the guard
+    /// drops; `None` where the database has no such thing.
+    async fn idle_transaction(&self) -> Option<Box<dyn Send>>;
+
+    /// Removes the database after a case that passed.
+    async fn close(self)
+    where
+        Self: Sized;
+}

@@ -1,0 +1,71 @@
+//! Live replicas and their leases.
+
+use switchboard_model::ids::InstanceId;
+use switchboard_model::instance::{NewInstance, Role};
+use switchboard_model::span::Span;
+
+use crate::Backend;
+use crate::fixtures::{LONG, SHORT, database_time, new_instance, until};
+
+pub(crate) async fn a_registered_replica_is_listed_as_it_announced_itself(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let new = NewInstance {
+        pools: vec!["default".parse().unwrap(), "heavy".parse().unwrap()],
+        schema_version: 1 << 40,
+        ..new_instance("one", &[Role::Api, Role::Worker])
+    };
+    stores.instances.register(&new, LONG).await.unwrap();
+    let listed = stores.instances.list().await.unwrap();
+    let [found] = listed.as_slice() else { panic!("one replica expected, found {listed:?}") };
+    assert_eq!((&found.id, &found.name, &found.version), (&new.id, &new.name, &new.version));
+    assert_eq!((found.schema_version, found.pool_size), (new.schema_version, new.pool_size));
+    assert_eq!((&found.roles, &found.pools), (&new.roles, &new.pools));
+    assert!(found.started_at <= database_time(&stores).await);
+    assert_eq!(found.expires_at, found.started_at + LONG.to_delta());
+}
+
+pub(crate) async fn replicas_are_listed_oldest_first_until_they_leave(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let mut ids = Vec::new();
+    for name in ["c", "a", "b"] {
+        let new = new_instance(name, &Role::ALL);
+        stores.instances.register(&new, LONG).await.unwrap();
+        ids.push(new.id);
+    }
+    let listed = async || {
+        let listed = stores.instances.list().await.unwrap();
+        listed.into_iter().map(|instance| instance.id).collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, ids);
+    stores.instances.deregister(&ids.remove(1)).await.unwrap();
+    assert_eq!(listed().await, ids);
+    stores.instances.deregister(&InstanceId::boot("unknown")).await.unwrap();
+    assert_eq!(listed().await, ids);
+}
+
+pub(crate) async fn a_live_lease_can_be_prolonged(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let new = new_instance("one", &Role::ALL);
+    stores.instances.register(&new, Span::from_secs(60)).await.unwrap();
+    let before = stores.instances.list().await.unwrap().remove(0);
+    assert!(stores.instances.renew(&new.id, LONG).await.unwrap());
+    let after = stores.instances.list().await.unwrap().remove(0);
+    assert!(after.expires_at > before.expires_at);
+    assert_eq!(after.started_at, before.started_at);
+    assert!(!stores.instances.renew(&InstanceId::boot("unknown"), LONG).await.unwrap());
+}
+
+pub(crate) async fn an_expired_replica_is_gone_for_good(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let lost = new_instance("lost", &Role::ALL);
+    let live = new_instance("live", &Role::ALL);
+    stores.instances.register(&lost, SHORT).await.unwrap();
+    stores.instances.register(&live, LONG).await.unwrap();
+    let listed = until(async || stores.instances.list().await.unwrap(), |listed| listed.len() == 1).await;
+    assert_eq!(listed[0].id, live.id);
+    assert!(!stores.instances.renew(&lost.id, LONG).await.unwrap(), "expired is final");
+    assert_eq!(stores.instances.sweep().await.unwrap(), std::slice::from_ref(&lost.id));
+    assert_eq!(stores.instances.sweep().await.unwrap(), []);
+    assert!(!stores.instances.renew(&lost.id, LONG).await.unwrap());
+    assert!(stores.instances.renew(&live.id, LONG).await.unwrap());
+}

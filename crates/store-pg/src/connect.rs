@@ -1,0 +1,327 @@
+//! Connections: options, pools, sessions and transactions. Knows no table.
+
+use std::fmt::{self, Display};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
+use sqlx::{Connection as _, Postgres, Transaction};
+use switchboard_model::Timestamp;
+use switchboard_model::feed::{Signal, SignalKind};
+use switchboard_model::ids::InstanceId;
+use switchboard_store_api::{StoreResult, Stores};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::error::fault;
+use crate::hints::{self, Hints};
+use crate::{feed, migrate};
+
+/// Connections that a replica opens beside its pool: one for renewals and pings, one that listens.
+pub const CONNECTIONS_BESIDE_POOL: u32 = 2;
+
+/// How long a caller waits for a connection.
+pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
+/// An idle connection older than this is tried before it is used.
+const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+
+/// What every session keeps to. A replica that stands still in a transaction loses it, and its locks, soon.
+const SETTINGS: &str = "
+    SET statement_timeout = '10s';
+    SET lock_timeout = '3s';
+    SET idle_in_transaction_session_timeout = '5s';
+    SET default_transaction_isolation = 'read committed';
+    SET jit = off";
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+/// Behind a transaction pooler a session setting would reach somebody else's transactions.
+const BEGIN_POOLED: &str = "
+    BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+    SET LOCAL statement_timeout = '10s';
+    SET LOCAL lock_timeout = '3s';
+    SET LOCAL idle_in_transaction_session_timeout = '5s';
+    SET LOCAL jit = off";
+
+/// How replicas wake each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HintTransport {
+    /// By LISTEN and NOTIFY.
+    Notify,
+    /// Not at all: the feed is polled.
+    Off,
+}
+
+/// How to reach and use the database.
+#[derive(Clone)]
+pub struct PgOptions {
+    /// The connection URL of the pool.
+    pub url: String,
+    /// A URL that leads past any pooler, for migrations and LISTEN; `url` when absent.
+    pub direct_url: Option<String>,
+    /// The most connections of the pool; [`CONNECTIONS_BESIDE_POOL`] come on top.
+    pub pool_size: u32,
+    /// Whether `url` leads to a transaction pooler.
+    pub pooled: bool,
+    /// How replicas wake each other.
+    pub notify: HintTransport,
+    /// Who sends the hints.
+    pub instance: InstanceId,
+}
+
+impl fmt::Debug for PgOptions {
+    /// Leaves the URLs out, which carry passwords.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { url: _, direct_url: _, pool_size, pooled, notify, instance } = self;
+        let mut out = f.debug_struct("PgOptions");
+        out.field("pool_size", pool_size).field("pooled", pooled).field("notify", notify).field("instance", instance);
+        out.finish_non_exhaustive()
+    }
+}
+
+impl PgOptions {
+    /// Reads the URL of the pool.
+    pub(crate) fn pool_target(&self) -> Result<PgConnectOptions, OpenError> {
+        let options = target(&self.url)?;
+        if !self.pooled {
+            return Ok(options);
+        }
+        // A pooler hands each transaction another server: no prepared statement survives one, and
+        // poolers refuse startup parameters that they do not know.
+        Ok(options.statement_cache_capacity(0).extra_float_digits(None))
+    }
+
+    /// Reads the URL of a session that no pooler shares; `None` when only a pooler is known.
+    pub(crate) fn direct_target(&self) -> Result<Option<PgConnectOptions>, OpenError> {
+        match &self.direct_url {
+            Some(url) => target(url).map(Some),
+            None if self.pooled => Ok(None),
+            None => target(&self.url).map(Some),
+        }
+    }
+}
+
+fn target(url: &str) -> Result<PgConnectOptions, OpenError> {
+    let options: PgConnectOptions = url.parse().map_err(|error: sqlx::Error| OpenError::Url(error.into()))?;
+    Ok(match options.get_application_name() {
+        Some(_) => options,
+        None => options.application_name("switchboard"),
+    })
+}
+
+/// Why the database could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// A URL cannot be read.
+    #[error("database.url or database.direct_url is not a PostgreSQL URL")]
+    Url(#[source] Source),
+    /// The database cannot be reached or refuses the connection.
+    #[error("the database cannot be reached")]
+    Connect(#[source] Source),
+    /// The schema is older than the binary, and only a transaction pooler is known.
+    #[error(
+        "the schema is at version {found} and must be migrated to {known}, which a transaction pooler cannot do: \
+         set database.direct_url to a URL that leads past the pooler"
+    )]
+    MigrationBehindPooler {
+        /// The version of the schema.
+        found: i64,
+        /// The version that the binary needs.
+        known: i64,
+    },
+    /// Somebody else holds the migration lock.
+    #[error("another process has been migrating the database for more than {0:?}")]
+    MigrationBusy(Duration),
+    /// A migration failed.
+    #[error("the database cannot be migrated")]
+    Migrate(#[source] Source),
+}
+
+/// The cause below the seam.
+type Source = Box<dyn std::error::Error + Send + Sync>;
+
+/// Opens one connection outside any pool.
+pub(crate) async fn connect_once(options: &PgConnectOptions) -> Result<PgConnection, OpenError> {
+    match tokio::time::timeout(ACQUIRE_TIMEOUT, PgConnection::connect_with(options)).await {
+        Ok(connected) => connected.map_err(|error| OpenError::Connect(error.into())),
+        Err(elapsed) => Err(OpenError::Connect(elapsed.into())),
+    }
+}
+
+/// Connects, migrates, and starts the listener and the flusher of hints on `tracker`; they end with `stop`.
+///
+/// # Errors
+/// [`OpenError`] says what is in the way.
+pub async fn open(options: &PgOptions, tracker: &TaskTracker, stop: CancellationToken) -> Result<Stores, OpenError> {
+    migrate::prepare(options).await?;
+    let database = Arc::new(Database::connect(options).await?);
+    hints::start(options, &database, tracker, &stop)?;
+    Ok(crate::stores(&database))
+}
+
+/// The pools of one replica.
+pub(crate) struct Database {
+    work: PgPool,
+    vital: PgPool,
+    begin: &'static str,
+    is_pooled: bool,
+    pub(crate) hints: Hints,
+}
+
+impl Database {
+    async fn connect(options: &PgOptions) -> Result<Self, OpenError> {
+        let target = options.pool_target()?;
+        let work = pool(options.pool_size.max(1), options.pooled).connect_lazy_with(target.clone());
+        let vital = pool(1, options.pooled).connect_lazy_with(target);
+        work.acquire().await.map_err(|error| OpenError::Connect(error.into()))?;
+        let begin = if options.pooled { BEGIN_POOLED } else { BEGIN };
+        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new() })
+    }
+
+    /// Takes a connection for a single statement.
+    pub(crate) async fn session(&self) -> StoreResult<Session> {
+        self.session_of(&self.work).await
+    }
+
+    /// Takes the connection that work cannot exhaust, for a single statement.
+    pub(crate) async fn vital_session(&self) -> StoreResult<Session> {
+        self.session_of(&self.vital).await
+    }
+
+    async fn session_of(&self, pool: &PgPool) -> StoreResult<Session> {
+        if self.is_pooled {
+            pool.begin_with(self.begin).await.map(Session::Transaction).map_err(fault)
+        } else {
+            pool.acquire().await.map(Session::Connection).map_err(fault)
+        }
+    }
+
+    /// Begins a transaction.
+    pub(crate) async fn begin(&self) -> StoreResult<Tx> {
+        self.begin_on(&self.work).await
+    }
+
+    /// Begins a transaction on the connection that work cannot exhaust.
+    pub(crate) async fn begin_vital(&self) -> StoreResult<Tx> {
+        self.begin_on(&self.vital).await
+    }
+
+    async fn begin_on(&self, pool: &PgPool) -> StoreResult<Tx> {
+        let inner = pool.begin_with(self.begin).await.map_err(fault)?;
+        Ok(Tx { inner, hints: self.hints.clone(), signals: Vec::new(), has_signalled: false })
+    }
+}
+
+fn pool(size: u32, pooled: bool) -> PgPoolOptions {
+    let options = PgPoolOptions::new().max_connections(size).acquire_timeout(ACQUIRE_TIMEOUT);
+    // Trying every connection before its use would cost each operation a round trip.
+    let options = options.test_before_acquire(false).before_acquire(|connection, meta| {
+        Box::pin(async move {
+            if meta.idle_for > TRUSTED_IDLE {
+                connection.ping().await?;
+            }
+            Ok(true)
+        })
+    });
+    if pooled {
+        return options;
+    }
+    options.after_connect(|connection, _| {
+        Box::pin(async move { sqlx::raw_sql(SETTINGS).execute(connection).await.map(|_| ()) })
+    })
+}
+
+/// A connection for a single statement; behind a pooler it lies in a transaction of its own.
+pub(crate) enum Session {
+    /// Commits by itself.
+    Connection(PoolConnection<Postgres>),
+    /// Rolls back when it is dropped, which is all the same to a statement that only reads.
+    Transaction(Transaction<'static, Postgres>),
+}
+
+impl Session {
+    /// Makes a write durable.
+    pub(crate) async fn commit(self) -> StoreResult<()> {
+        match self {
+            Self::Connection(_) => Ok(()),
+            Self::Transaction(transaction) => transaction.commit().await.map_err(fault),
+        }
+    }
+}
+
+impl Deref for Session {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        match self {
+            Self::Connection(connection) => connection,
+            Self::Transaction(transaction) => transaction,
+        }
+    }
+}
+
+impl DerefMut for Session {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        match self {
+            Self::Connection(connection) => connection,
+            Self::Transaction(transaction) => transaction,
+        }
+    }
+}
+
+/// A transaction that keeps its signals until the end, so that they cost one statement, and wakes the
+/// readers after the commit. It rolls back when it is dropped.
+pub(crate) struct Tx {
+    inner: Transaction<'static, Postgres>,
+    hints: Hints,
+    signals: Vec<Signal>,
+    has_signalled: bool,
+}
+
+impl Tx {
+    /// Says that something changed; the same change is said once.
+    pub(crate) fn signal(&mut self, kind: SignalKind, key: &impl Display) {
+        let signal = Signal { kind, key: key.to_string(), pos: 0, body: None };
+        if !self.signals.contains(&signal) {
+            self.signals.push(signal);
+        }
+    }
+
+    /// Notes that a statement of this transaction has written signals itself.
+    pub(crate) fn has_signalled(&mut self) {
+        self.has_signalled = true;
+    }
+
+    /// Reads database time, after any lock that this transaction had to wait for.
+    pub(crate) async fn now(&mut self) -> StoreResult<Timestamp> {
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut *self.inner).await.map_err(fault)
+    }
+
+    /// Writes the signals, commits, and wakes the readers.
+    pub(crate) async fn commit(mut self) -> StoreResult<()> {
+        if !self.signals.is_empty() {
+            feed::insert(&mut self.inner, &self.signals).await?;
+            self.has_signalled = true;
+        }
+        self.inner.commit().await.map_err(fault)?;
+        if self.has_signalled {
+            self.hints.raise();
+        }
+        Ok(())
+    }
+}
+
+impl Deref for Tx {
+    type Target = PgConnection;
+
+    fn deref(&self) -> &PgConnection {
+        &self.inner
+    }
+}
+
+impl DerefMut for Tx {
+    fn deref_mut(&mut self) -> &mut PgConnection {
+        &mut self.inner
+    }
+}

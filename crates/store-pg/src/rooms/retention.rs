@@ -1,0 +1,95 @@
+//! Retention: raises `first_kept` of rooms that keep too much, then deletes what lies below.
+
+use std::sync::Arc;
+
+use switchboard_store_api::StoreResult;
+use uuid::Uuid;
+
+use crate::connect::Database;
+use crate::error::fault;
+
+/// The most events of one room that a pass deletes; the next pass goes on.
+const EVENTS_PER_ROOM: i64 = 10_000;
+/// The most expired message ids that a pass deletes.
+const MESSAGE_IDS: i64 = 10_000;
+
+pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u64> {
+    forget_message_ids(database).await?;
+    let mut tx = database.begin().await?;
+    // The oldest kept event tells of each bound whether the room is over it.
+    let rooms: Vec<Uuid> = sqlx::query_scalar(
+        "-- rooms.lock_overfull
+         WITH overfull AS MATERIALIZED (
+             SELECT room.id
+             FROM switchboard.rooms AS room
+             JOIN switchboard.room_events AS oldest ON oldest.room_id = room.id AND oldest.pos = room.first_kept
+             WHERE room.top - room.first_kept + 1 > room.max_count
+                OR oldest.at < statement_timestamp() - room.max_age_ms * interval '1 millisecond'
+                OR room.bytes_total - oldest.bytes_total + octet_length(oldest.payload) > room.max_bytes
+             LIMIT $1
+         )
+         SELECT id FROM switchboard.rooms WHERE id = ANY (ARRAY (SELECT id FROM overfull))
+         ORDER BY id FOR UPDATE SKIP LOCKED",
+    )
+    .bind(i64::from(limit))
+    .fetch_all(&mut *tx)
+    .await
+    .map_err(fault)?;
+    if rooms.is_empty() {
+        return Ok(0);
+    }
+    let deleted = sqlx::query(
+        "-- rooms.apply_retention
+         WITH kept AS (
+             SELECT room.id, least(room.first_kept + $2, greatest(
+                        room.top - room.max_count + 1,
+                        coalesce((
+                            SELECT pos FROM switchboard.room_events
+                            WHERE room_id = room.id AND pos >= room.first_kept
+                              AND at >= statement_timestamp() - room.max_age_ms * interval '1 millisecond'
+                            ORDER BY pos LIMIT 1
+                        ), room.top + 1),
+                        coalesce((
+                            SELECT pos FROM switchboard.room_events
+                            WHERE room_id = room.id AND pos >= room.first_kept
+                              AND room.bytes_total - bytes_total + octet_length(payload) <= room.max_bytes
+                            ORDER BY pos LIMIT 1
+                        ), room.top + 1)
+                    )) AS first_kept
+             FROM switchboard.rooms AS room WHERE room.id = ANY ($1)
+         ),
+         raised AS (
+             UPDATE switchboard.rooms AS room SET first_kept = kept.first_kept
+             FROM kept WHERE room.id = kept.id AND kept.first_kept > room.first_kept
+             RETURNING room.id, room.first_kept
+         )
+         DELETE FROM switchboard.room_events AS event USING raised
+         WHERE event.room_id = raised.id AND event.pos < raised.first_kept",
+    )
+    .bind(rooms)
+    .bind(EVENTS_PER_ROOM)
+    .execute(&mut *tx)
+    .await
+    .map_err(fault)?
+    .rows_affected();
+    tx.commit().await?;
+    Ok(deleted)
+}
+
+async fn forget_message_ids(database: &Arc<Database>) -> StoreResult<()> {
+    let mut session = database.session().await?;
+    sqlx::query(
+        "-- rooms.forget_message_ids
+         WITH expired AS MATERIALIZED (
+             SELECT room_id, sender, msg_id FROM switchboard.room_dedupe WHERE expires_at <= statement_timestamp()
+             ORDER BY expires_at LIMIT $1 FOR UPDATE SKIP LOCKED
+         )
+         DELETE FROM switchboard.room_dedupe AS known USING expired
+         WHERE known.room_id = expired.room_id AND known.sender = expired.sender AND known.msg_id = expired.msg_id",
+    )
+    .bind(MESSAGE_IDS)
+    .execute(&mut *session)
+    .await
+    .map_err(fault)?;
+    session.commit().await
+}

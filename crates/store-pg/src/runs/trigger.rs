@@ -1,0 +1,233 @@
+//! Triggers and retries: runs that somebody asks for, under the overlap policy of their task.
+
+use std::sync::Arc;
+
+use switchboard_model::feed::SignalKind;
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::json_text::JsonText;
+use switchboard_model::run::{NewRun, RunState};
+use switchboard_model::task::{Overlap, TaskSpec};
+use switchboard_store_api::{RetryOutcome, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
+use uuid::Uuid;
+
+use super::cancel::cancel_active;
+use super::lock;
+use crate::connect::{Database, Tx};
+use crate::context::{audit, claim, collided};
+use crate::error::fault;
+use crate::rows::int;
+
+pub(super) async fn trigger(
+    database: &Arc<Database>,
+    context: &WriteContext,
+    run: &NewRun,
+) -> StoreResult<Written<TriggerOutcome>> {
+    let mut tx = database.begin().await?;
+    if let Some(before) = claim(&mut tx, context, run.id.as_uuid()).await? {
+        return Ok(before);
+    }
+    let Some(spec) = lock_task(&mut tx, run.task_id).await? else {
+        return Ok(Written::Now(TriggerOutcome::TaskNotFound));
+    };
+    // Leaving the transaction undone gives the once-key back, too.
+    if let Some(refusal) = refusal(&mut tx, run, &spec).await? {
+        return Ok(Written::Now(refusal));
+    }
+    if spec.overlap == Overlap::Replace {
+        cancel_active(&mut tx, &[run.task_id.as_uuid()]).await?;
+    }
+    if !insert(&mut tx, run, &spec).await? {
+        let other = active_with_key(&mut tx, run).await?.ok_or_else(collided)?;
+        return Ok(Written::Now(TriggerOutcome::Duplicate(other)));
+    }
+    audit(&mut tx, context).await?;
+    tx.commit().await?;
+    Ok(Written::Now(TriggerOutcome::Created(run.id)))
+}
+
+/// Locks a task as strongly as its policy asks for and reads its definition.
+async fn lock_task(tx: &mut Tx, id: TaskId) -> StoreResult<Option<TaskSpec>> {
+    let shared: Option<String> = sqlx::query_scalar(
+        "-- tasks.share
+         SELECT spec FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE",
+    )
+    .bind(id.as_uuid())
+    .fetch_optional(&mut **tx)
+    .await
+    .map_err(fault)?;
+    let Some(spec) = shared.map(read).transpose()? else { return Ok(None) };
+    if spec.overlap == Overlap::Allow {
+        return Ok(Some(spec));
+    }
+    let locked: Option<String> = sqlx::query_scalar(
+        "-- tasks.lock_for_trigger
+         SELECT spec FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE",
+    )
+    .bind(id.as_uuid())
+    .fetch_optional(&mut **tx)
+    .await
+    .map_err(fault)?;
+    locked.map(read).transpose()
+}
+
+fn read(spec: String) -> StoreResult<TaskSpec> {
+    serde_json::from_str(&spec).map_err(|error| StoreError::corrupt("task", error))
+}
+
+/// Says why a run is not made, if so, under the lock on its task.
+async fn refusal(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<Option<TriggerOutcome>> {
+    if run.dedupe_key.is_some()
+        && let Some(other) = active_with_key(tx, run).await?
+    {
+        return Ok(Some(TriggerOutcome::Duplicate(other)));
+    }
+    Ok(match spec.overlap {
+        Overlap::Allow | Overlap::Replace => None,
+        Overlap::Skip => active(tx, run.task_id).await?.oldest.map(TriggerOutcome::Active),
+        Overlap::Queue => {
+            let is_full = active(tx, run.task_id).await?.runs >= u64::from(spec.queue_max);
+            is_full.then_some(TriggerOutcome::QueueFull)
+        }
+    })
+}
+
+/// The active runs of a task.
+struct Active {
+    runs: u64,
+    oldest: Option<RunId>,
+}
+
+async fn active(tx: &mut Tx, task: TaskId) -> StoreResult<Active> {
+    let ids: Vec<Uuid> = sqlx::query_scalar(
+        "-- runs.active_of_task
+         SELECT id FROM switchboard.runs
+         WHERE task_id = $1 AND state IN ('scheduled', 'queued', 'waiting', 'running') ORDER BY id",
+    )
+    .bind(task.as_uuid())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(Active { runs: ids.len() as u64, oldest: ids.first().copied().map(RunId::from_uuid) })
+}
+
+async fn active_with_key(tx: &mut Tx, run: &NewRun) -> StoreResult<Option<RunId>> {
+    let id = sqlx::query_scalar(
+        "-- runs.active_with_dedupe_key
+         SELECT id FROM switchboard.runs
+         WHERE task_id = $1 AND dedupe_key = $2 AND state IN ('scheduled', 'queued', 'waiting', 'running')",
+    )
+    .bind(run.task_id.as_uuid())
+    .bind(run.dedupe_key.as_ref().map(|key| key.as_str()))
+    .fetch_optional(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(id.map(RunId::from_uuid))
+}
+
+/// Inserts the run; `false` means that an active run has the same deduplication key.
+async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool> {
+    let permit = spec.permit(run.task_id);
+    let is_ready = run.delay.as_millis() == 0;
+    let inserted = sqlx::query(
+        "-- runs.insert_triggered
+         WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+         made AS (
+             INSERT INTO switchboard.runs
+                 (id, task_id, state, trigger, pool, priority, run_at, max_attempts, timeout_ms, key, key_max,
+                  dedupe_key, created_at)
+             SELECT $1, $2, $3, $4, $5, $6, moment.now + $7 * interval '1 millisecond', $8, $9, $10, $11, $12,
+                    moment.now
+             FROM moment
+             ON CONFLICT (task_id, dedupe_key)
+                 WHERE dedupe_key IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting', 'running')
+                 DO NOTHING
+             RETURNING id
+         ),
+         described AS (
+             INSERT INTO switchboard.run_details (run_id, input)
+             SELECT id, $13 FROM made WHERE $13 IS NOT NULL
+         )
+         SELECT FROM made",
+    )
+    .bind(run.id.as_uuid())
+    .bind(run.task_id.as_uuid())
+    .bind(if is_ready { RunState::Queued } else { RunState::Scheduled }.as_str())
+    .bind(run.trigger.as_str())
+    .bind(spec.pool.as_str())
+    .bind(spec.priority)
+    .bind(run.delay.as_millis_i64())
+    .bind(int(spec.max_attempts))
+    .bind(spec.timeout.map(|timeout| timeout.as_millis_i64()))
+    .bind(permit.as_ref().map(|(key, _)| key.as_str()))
+    .bind(permit.as_ref().map(|(_, max)| int(*max)))
+    .bind(run.dedupe_key.as_ref().map(|key| key.as_str()))
+    .bind(run.input.as_ref().map(JsonText::as_str))
+    .fetch_optional(&mut **tx)
+    .await
+    .map_err(fault)?;
+    if inserted.is_some() && is_ready {
+        tx.signal(SignalKind::PoolQueued, &spec.pool);
+    }
+    Ok(inserted.is_some())
+}
+
+pub(super) async fn retry(database: &Arc<Database>, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
+    let mut tx = database.begin().await?;
+    let task: Option<Uuid> = sqlx::query_scalar(
+        "-- runs.task_of
+         SELECT task_id FROM switchboard.runs WHERE id = $1",
+    )
+    .bind(id.as_uuid())
+    .fetch_optional(&mut *tx)
+    .await
+    .map_err(fault)?;
+    let Some(task) = task.map(TaskId::from_uuid) else { return Ok(RetryOutcome::NotFound) };
+    // A deleted task has no policy any more; its runs may still be retried.
+    let spec = lock_task(&mut tx, task).await?;
+    match lock(&mut tx, &[id.as_uuid()]).await?.first().map(|run| run.state) {
+        None => return Ok(RetryOutcome::NotFound),
+        Some(state) if !state.is_terminal() => return Ok(RetryOutcome::NotEnded(state)),
+        Some(_) => {}
+    }
+    let forbids = spec.is_some_and(|spec| matches!(spec.overlap, Overlap::Skip | Overlap::Replace));
+    if let Some(other) = rival(&mut tx, id, forbids.then_some(task)).await? {
+        return Ok(RetryOutcome::Active(other));
+    }
+    let pool: String = sqlx::query_scalar(
+        "-- runs.retry
+         WITH forgotten AS (
+             UPDATE switchboard.run_details SET result = NULL, error = NULL WHERE run_id = $1
+         )
+         UPDATE switchboard.runs
+         SET state = 'queued', trigger = 'retry', attempt = 0, run_at = clock_timestamp(), is_reclaimed = false,
+             cancel_requested_at = NULL, started_at = NULL, finished_at = NULL
+         WHERE id = $1 RETURNING pool",
+    )
+    .bind(id.as_uuid())
+    .fetch_one(&mut *tx)
+    .await
+    .map_err(fault)?;
+    tx.signal(SignalKind::PoolQueued, &pool);
+    audit(&mut tx, context).await?;
+    tx.commit().await?;
+    Ok(RetryOutcome::Queued)
+}
+
+/// Finds an active run beside which a retried one may not be: one with the same deduplication key, or
+/// any run of `exclusive`.
+async fn rival(tx: &mut Tx, id: RunId, exclusive: Option<TaskId>) -> StoreResult<Option<RunId>> {
+    let other = sqlx::query_scalar(
+        "-- runs.rival
+         SELECT other.id FROM switchboard.runs AS run
+         JOIN switchboard.runs AS other ON other.task_id = run.task_id
+         WHERE run.id = $1 AND other.state IN ('scheduled', 'queued', 'waiting', 'running')
+           AND (other.task_id = $2 OR other.dedupe_key = run.dedupe_key)
+         ORDER BY other.id LIMIT 1",
+    )
+    .bind(id.as_uuid())
+    .bind(exclusive.map(|task| task.as_uuid()))
+    .fetch_optional(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(other.map(RunId::from_uuid))
+}

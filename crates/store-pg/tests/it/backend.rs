@@ -1,0 +1,68 @@
+//! A fresh database with any number of replicas on it.
+
+use async_trait::async_trait;
+use switchboard_model::ids::InstanceId;
+use switchboard_store_api::Stores;
+use switchboard_store_conformance::Backend;
+use switchboard_store_pg::{HintTransport, PgOptions, open};
+use switchboard_testkit::TestDatabase;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// One database, and what its replicas run on.
+pub(crate) struct PgBackend {
+    pub(crate) database: TestDatabase,
+    tracker: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl PgBackend {
+    /// Opens one more replica.
+    pub(crate) async fn open(&self, options: &PgOptions) -> Stores {
+        open(options, &self.tracker, self.stop.clone()).await.unwrap()
+    }
+
+    /// The options of one more replica.
+    pub(crate) fn options(&self) -> PgOptions {
+        options(self.database.url())
+    }
+}
+
+/// The options of a replica on the database at `url`.
+pub(crate) fn options(url: &str) -> PgOptions {
+    PgOptions {
+        url: url.to_owned(),
+        direct_url: None,
+        pool_size: 6,
+        pooled: false,
+        notify: HintTransport::Notify,
+        instance: InstanceId::boot("replica"),
+    }
+}
+
+#[async_trait]
+impl Backend for PgBackend {
+    async fn create() -> Self {
+        let database = TestDatabase::create().await;
+        Self { database, tracker: TaskTracker::new(), stop: CancellationToken::new() }
+    }
+
+    async fn stores(&self) -> Stores {
+        self.open(&self.options()).await
+    }
+
+    async fn idle_transaction(&self) -> Option<Box<dyn Send>> {
+        let mut transaction = self.database.pool().begin().await.unwrap();
+        sqlx::query("INSERT INTO switchboard.signals (kind, key) VALUES ('setting_changed', 'never committed')")
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        Some(Box::new(transaction))
+    }
+
+    async fn close(self) {
+        self.stop.cancel();
+        self.tracker.close();
+        self.tracker.wait().await;
+    }
+}

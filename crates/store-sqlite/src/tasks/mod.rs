@@ -1,0 +1,172 @@
+//! Task definitions: reads, and the way of each write to its transaction.
+
+mod edit;
+mod fire;
+
+use async_trait::async_trait;
+use sqlx::SqliteExecutor;
+use switchboard_model::fire::FirePlan;
+use switchboard_model::identity::TaskName;
+use switchboard_model::ids::TaskId;
+use switchboard_model::page::{Page, PageRequest};
+use switchboard_model::run::SkipRange;
+use switchboard_model::task::{Task, TaskSpec};
+use switchboard_store_api::{
+    DueTasks, FireReport, StoreError, StoreResult, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, WriteContext,
+    Written,
+};
+use uuid::Uuid;
+
+use crate::Database;
+use crate::error::DbResult;
+use crate::rows::{Stored, TaskRow, cursor, micros};
+use crate::writer::Lane;
+
+/// Reads the row of a task that is not deleted.
+pub(crate) async fn row(executor: impl SqliteExecutor<'_>, id: TaskId) -> DbResult<Option<TaskRow>> {
+    let row = sqlx::query_as(
+        "-- tasks.get
+        SELECT * FROM tasks WHERE id = ? AND deleted_at IS NULL",
+    )
+    .bind(id.as_uuid())
+    .fetch_optional(executor)
+    .await?;
+    Ok(row)
+}
+
+async fn find(executor: impl SqliteExecutor<'_>, name: &TaskName) -> DbResult<Option<TaskRow>> {
+    let row = sqlx::query_as(
+        "-- tasks.find
+        SELECT * FROM tasks WHERE name = ? AND deleted_at IS NULL",
+    )
+    .bind(name.as_str())
+    .fetch_optional(executor)
+    .await?;
+    Ok(row)
+}
+
+async fn list(database: &Database, page: &PageRequest) -> DbResult<Page<Task>> {
+    let rows: Vec<TaskRow> = sqlx::query_as(
+        "-- tasks.list
+        SELECT * FROM tasks WHERE id > ? AND deleted_at IS NULL ORDER BY id LIMIT ?",
+    )
+    .bind(cursor(page, Uuid::nil())?)
+    .bind(i64::from(page.limit) + 1)
+    .fetch_all(&database.readers)
+    .await?;
+    let page = Page::from_rows(rows, page.limit, |row| row.id.to_string());
+    let items = page.items.into_iter().map(Task::try_from).collect::<DbResult<_>>()?;
+    Ok(Page { items, next_cursor: page.next_cursor })
+}
+
+async fn skips(database: &Database, id: TaskId, page: &PageRequest) -> DbResult<Page<SkipRange>> {
+    let (from, cause) = match &page.after {
+        None => (i64::MAX, ""),
+        Some(text) => text
+            .split_once(':')
+            .and_then(|(from, cause)| Some((from.parse().ok()?, cause)))
+            .ok_or_else(|| StoreError::corrupt(StoreError::PAGE_CURSOR, "not an instant and a cause"))?,
+    };
+    let rows: Vec<Stored<SkipRange>> = sqlx::query_as(
+        "-- tasks.skips
+        SELECT * FROM task_skips WHERE task_id = ? AND (from_at, cause) < (?, ?)
+        ORDER BY from_at DESC, cause DESC LIMIT ?",
+    )
+    .bind(id.as_uuid())
+    .bind(from)
+    .bind(cause)
+    .bind(i64::from(page.limit) + 1)
+    .fetch_all(&database.readers)
+    .await?;
+    let cursor = |Stored(skip): &Stored<SkipRange>| format!("{}:{}", micros(skip.from), skip.cause);
+    Ok(Page::from_rows(rows, page.limit, cursor).map(Stored::into_inner))
+}
+
+async fn count_unarmed(database: &Database) -> DbResult<u64> {
+    let count = sqlx::query_scalar(
+        "-- tasks.count_unarmed
+        SELECT COUNT(*) FROM tasks
+        WHERE has_schedule AND is_active AND deleted_at IS NULL AND next_run_at IS NULL",
+    )
+    .fetch_one(&database.readers)
+    .await?;
+    Ok(count)
+}
+
+#[async_trait]
+impl TaskStore for Database {
+    #[tracing::instrument(name = "db.tasks.create", level = "debug", skip_all)]
+    async fn create(
+        &self,
+        context: &WriteContext,
+        id: TaskId,
+        spec: &TaskSpec,
+    ) -> StoreResult<Written<TaskCreateOutcome>> {
+        let (context, spec) = (context.clone(), spec.clone());
+        self.writer.write(Lane::Normal, move |change| Box::pin(edit::create(change, context, id, spec))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.get", level = "debug", skip_all)]
+    async fn get(&self, id: TaskId) -> StoreResult<Option<Task>> {
+        Ok(row(&self.readers, id).await?.map(Task::try_from).transpose()?)
+    }
+
+    #[tracing::instrument(name = "db.tasks.find", level = "debug", skip_all)]
+    async fn find(&self, name: &TaskName) -> StoreResult<Option<Task>> {
+        Ok(find(&self.readers, name).await?.map(Task::try_from).transpose()?)
+    }
+
+    #[tracing::instrument(name = "db.tasks.list", level = "debug", skip_all)]
+    async fn list(&self, page: &PageRequest) -> StoreResult<Page<Task>> {
+        Ok(list(self, page).await?)
+    }
+
+    #[tracing::instrument(name = "db.tasks.update", level = "debug", skip_all)]
+    async fn update(
+        &self,
+        context: &WriteContext,
+        id: TaskId,
+        expected: i64,
+        spec: &TaskSpec,
+    ) -> StoreResult<TaskUpdateOutcome> {
+        let (context, edit) = (context.clone(), edit::Edit { id, expected, spec: spec.clone() });
+        self.writer.write(Lane::Normal, |change| Box::pin(edit::update(change, context, edit))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.set_active", level = "debug", skip_all)]
+    async fn set_active(&self, context: &WriteContext, id: TaskId, active: bool) -> StoreResult<Option<Task>> {
+        let context = context.clone();
+        self.writer.write(Lane::Normal, move |change| Box::pin(edit::set_active(change, context, id, active))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.delete", level = "debug", skip_all)]
+    async fn delete(&self, context: &WriteContext, id: TaskId) -> StoreResult<bool> {
+        let context = context.clone();
+        self.writer.write(Lane::Normal, move |change| Box::pin(edit::delete(change, context, id))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.due", level = "debug", skip_all)]
+    async fn due(&self, limit: u32) -> StoreResult<DueTasks> {
+        let (due, unreadable) = fire::due(&self.readers, limit).await?;
+        if !unreadable.is_empty() {
+            self.writer.write(Lane::Normal, |change| Box::pin(fire::park(change, unreadable))).await?;
+        }
+        Ok(due)
+    }
+
+    #[tracing::instrument(name = "db.tasks.fire", level = "debug", skip_all)]
+    async fn fire(&self, plans: &[FirePlan]) -> StoreResult<FireReport> {
+        let plans = plans.to_vec();
+        self.writer.write(Lane::Normal, |change| Box::pin(fire::fire(change, plans))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.skips", level = "debug", skip_all)]
+    async fn skips(&self, id: TaskId, page: &PageRequest) -> StoreResult<Page<SkipRange>> {
+        Ok(skips(self, id, page).await?)
+    }
+
+    #[tracing::instrument(name = "db.tasks.count_unarmed", level = "debug", skip_all)]
+    async fn count_unarmed(&self) -> StoreResult<u64> {
+        Ok(count_unarmed(self).await?)
+    }
+}

@@ -1,0 +1,132 @@
+//! The description of a cluster, from which it is booted.
+
+use std::future::{Future, IntoFuture};
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use switchboard_client::{Client, ClientOptions};
+use switchboard_model::api_key::API_KEY_PREFIX;
+use switchboard_model::secret_text::SecretText;
+use switchboard_model::span::Span;
+
+use super::replica::Blueprint;
+use super::{Cluster, Storage, sqlite_url};
+use crate::database::TestDatabase;
+use crate::must::Must as _;
+
+/// Which database a cluster gets.
+#[derive(Clone, Copy, Debug)]
+enum Backend {
+    Postgres,
+    DurablePostgres,
+    Sqlite,
+}
+
+/// A cluster to be booted; awaiting it does so. The replicas boot together on an empty database.
+#[derive(Debug)]
+#[must_use = "a cluster boots when its description is awaited"]
+pub struct ClusterBuilder {
+    size: usize,
+    binary: Option<PathBuf>,
+    backend: Backend,
+    env: Vec<(String, String)>,
+    own_env: Vec<(usize, String, String)>,
+}
+
+impl ClusterBuilder {
+    pub(super) const fn new(size: usize) -> Self {
+        Self { size, binary: None, backend: Backend::Postgres, env: Vec::new(), own_env: Vec::new() }
+    }
+
+    /// Names the server binary: `env!("CARGO_BIN_EXE_switchboard")` in the tests of its package.
+    pub fn binary(mut self, path: impl Into<PathBuf>) -> Self {
+        self.binary = Some(path.into());
+        self
+    }
+
+    /// Sets a variable for every replica; a later one goes over an earlier one.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets a variable for one replica, until it is restarted.
+    pub fn env_of(mut self, index: usize, name: &str, value: &str) -> Self {
+        self.own_env.push((index, name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets how long a leased run is safe without renewal.
+    pub fn lease(self, lease: Span) -> Self {
+        self.env("SWITCHBOARD_SCHEDULER__LEASE", &lease.to_string())
+    }
+
+    /// Makes one replica die at a fail point, such as `after_claim`, once.
+    pub fn fail_point(self, index: usize, point: &str) -> Self {
+        self.env_of(index, "SWITCHBOARD_TEST_FAIL_POINTS", point)
+    }
+
+    /// Runs without NOTIFY: replicas poll the change feed.
+    pub fn polling(self) -> Self {
+        self.env("SWITCHBOARD_REALTIME__HINTS", "off")
+    }
+
+    /// Uses a server that keeps what was committed through a crash.
+    pub const fn durable(mut self) -> Self {
+        self.backend = Backend::DurablePostgres;
+        self
+    }
+
+    /// Runs one process on an SQLite file.
+    pub const fn sqlite(mut self) -> Self {
+        self.backend = Backend::Sqlite;
+        self
+    }
+
+    async fn boot(mut self) -> Cluster {
+        let Some(binary) = self.binary.take() else {
+            panic!("name the server binary: Cluster::start(…).binary(env!(\"CARGO_BIN_EXE_switchboard\"))");
+        };
+        let folder = tempfile::Builder::new().prefix("switchboard-cluster-").tempdir().must("making a folder");
+        let (storage, url, replicas) = match self.backend {
+            Backend::Sqlite => {
+                assert_eq!(self.size, 1, "an SQLite file serves one process");
+                (Storage::Sqlite, sqlite_url(folder.path()), "single")
+            }
+            Backend::Postgres => on(TestDatabase::empty().await),
+            Backend::DurablePostgres => on(TestDatabase::empty_durable().await),
+        };
+        let key = SecretText::generate(API_KEY_PREFIX).must("making a key");
+        let mut env = vec![
+            ("SWITCHBOARD_DATABASE__URL".to_owned(), url),
+            ("SWITCHBOARD_REPLICAS".to_owned(), replicas.to_owned()),
+            ("SWITCHBOARD_BOOTSTRAP_KEY".to_owned(), key.expose().to_owned()),
+        ];
+        env.append(&mut self.env);
+        // The address is replaced by that of each replica.
+        let options = ClientOptions { base_url: "http://127.0.0.1".to_owned(), api_key: Some(key.clone()) };
+        let client = Client::new(options).must("making a client");
+        let own_env = (0..self.size).map(|index| self.own_env_of(index)).collect();
+        let blueprint = Blueprint { binary, env, key, client, folder: folder.path().to_owned() };
+        Cluster::boot(blueprint, storage, folder, own_env).await
+    }
+
+    fn own_env_of(&self, index: usize) -> Vec<(String, String)> {
+        let own = self.own_env.iter().filter(|(of, _, _)| *of == index);
+        own.map(|(_, name, value)| (name.clone(), value.clone())).collect()
+    }
+}
+
+fn on(database: TestDatabase) -> (Storage, String, &'static str) {
+    let url = database.url().to_owned();
+    (Storage::Postgres(database), url, "multi")
+}
+
+impl IntoFuture for ClusterBuilder {
+    type Output = Cluster;
+    type IntoFuture = Pin<Box<dyn Future<Output = Cluster>>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.boot())
+    }
+}
