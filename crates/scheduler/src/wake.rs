@@ -34,8 +34,12 @@ impl Wake {
         self.0.send_modify(|pending| pending.at_once = true);
     }
 
-    /// Lets the loop run at `instant`, or earlier when that is asked for too.
+    /// Lets the loop run at `instant`, or earlier when that is asked for too. An instant that has
+    /// come already means at once and leaves a later timer alone.
     pub fn at(&self, instant: Instant) {
+        if instant <= Instant::now() {
+            return self.now();
+        }
         self.0.send_if_modified(|pending| {
             let is_earlier = pending.earliest.is_none_or(|earliest| instant < earliest);
             if is_earlier {
@@ -119,9 +123,12 @@ mod tests {
         let wake = Wake::default();
         let start = Instant::now();
         wake.at(start + Duration::from_secs(1));
-        wake.now();
-        wake.due().await;
-        wake.arm();
+        for already_come in [start, start - Duration::from_secs(1)] {
+            wake.at(already_come);
+            wake.due().await;
+            assert_eq!(start.elapsed(), Duration::ZERO);
+            wake.arm();
+        }
         wake.due().await;
         assert_eq!(start.elapsed(), Duration::from_secs(1));
         wake.arm();

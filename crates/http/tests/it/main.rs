@@ -8,5 +8,6 @@ mod errors;
 mod events;
 mod harness;
 mod probes;
+mod silence;
 mod sockets;
 mod tasks;

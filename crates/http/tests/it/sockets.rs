@@ -237,36 +237,3 @@ async fn a_flood_is_slowed_down_and_answered_in_order() {
         assert_eq!(next_json(&mut socket).await["re"], json!(id));
     }
 }
-
-#[tokio::test]
-async fn silence_is_asked_about_and_then_ended() {
-    let server = Server::boot().await;
-    let mut socket = server.open().await;
-    // From here on time passes whenever nothing else happens. Nobody reads, so nobody answers the pings.
-    tokio::time::pause();
-    server.until_sessions(0).await;
-    assert_eq!(next_json(&mut socket).await["op"], "ping");
-    assert_eq!(close_code(&mut socket).await, CloseCode::NoPong.number());
-}
-
-#[tokio::test]
-async fn whoever_answers_pings_stays() {
-    let server = Server::boot().await;
-    let mut socket = server.open().await;
-    tokio::time::pause();
-    // The paused clock jumps from timer to timer; these keep its steps shorter than a way through the network.
-    let mut steps = tokio::time::interval(Duration::from_millis(10));
-    let mut pings = 0;
-    while pings < 5 {
-        let message = tokio::select! {
-            message = socket.next() => message.unwrap().unwrap(),
-            _ = steps.tick() => continue,
-        };
-        // Reading answers the ping of the protocol; that of the application goes unanswered.
-        if let Message::Text(text) = message {
-            assert!(text.contains(r#""op":"ping""#), "{text}");
-            pings += 1;
-        }
-    }
-    assert_eq!(server.replica.api.hub.session_count(), 1);
-}

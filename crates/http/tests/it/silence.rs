@@ -1,0 +1,83 @@
+//! Heartbeats, on a paused clock. The socket runs through memory: a network would need time that this
+//! clock does not see.
+
+use axum::serve::Listener;
+use futures_util::StreamExt as _;
+use switchboard_model::wire::close::CloseCode;
+use tokio::io::DuplexStream;
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::{WebSocketStream, client_async};
+use tokio_util::task::TaskTracker;
+
+use crate::harness::Replica;
+
+/// Accepts pipes instead of connections.
+struct Pipes(mpsc::Receiver<DuplexStream>);
+
+impl Listener for Pipes {
+    type Io = DuplexStream;
+    type Addr = ();
+
+    async fn accept(&mut self) -> (DuplexStream, ()) {
+        match self.0.recv().await {
+            Some(pipe) => (pipe, ()),
+            None => std::future::pending().await,
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Opens a socket of a new replica, then stops the clock: from here on time passes when nothing else happens.
+async fn open() -> (Replica, WebSocketStream<DuplexStream>) {
+    let replica = Replica::boot().await;
+    let (pipes, accepted) = mpsc::channel(1);
+    let server = axum::serve(Pipes(accepted), replica.router.clone());
+    TaskTracker::new().spawn(replica.stop.clone().run_until_cancelled_owned(server.into_future()));
+    let minted = replica.ask("POST", "/api/v1/ws/ticket", r#"{"user_id":"ann"}"#).await.json();
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    pipes.send(far).await.unwrap();
+    let address = format!("ws://replica/ws?ticket={}", minted["ticket"].as_str().unwrap());
+    let (mut socket, _) = client_async(address, near).await.unwrap();
+    let hello = socket.next().await.unwrap().unwrap();
+    assert!(hello.to_text().unwrap().contains(r#""op":"hello""#));
+    tokio::time::pause();
+    (replica, socket)
+}
+
+fn is_ping_of_the_application(message: &Message) -> bool {
+    matches!(message, Message::Text(text) if text.contains(r#""op":"ping""#))
+}
+
+#[tokio::test]
+async fn silence_is_asked_about_and_then_ended() {
+    let (replica, mut socket) = open().await;
+    // Nobody reads, so nobody answers.
+    replica.api.tracker.close();
+    replica.api.tracker.wait().await;
+    assert_eq!(replica.api.hub.session_count(), 0);
+    let mut messages = Vec::new();
+    while let Some(Ok(message)) = socket.next().await {
+        messages.push(message);
+    }
+    assert_eq!(messages.iter().filter(|message| message.is_ping()).count(), 1);
+    assert_eq!(messages.iter().filter(|message| is_ping_of_the_application(message)).count(), 1);
+    let Some(Message::Close(Some(frame))) = messages.last() else { panic!("no close frame in {messages:?}") };
+    assert_eq!(u16::from(frame.code), CloseCode::NoPong.number());
+}
+
+#[tokio::test]
+async fn whoever_answers_pings_stays() {
+    let (replica, mut socket) = open().await;
+    let mut pings = 0;
+    while pings < 5 {
+        // Reading answers the ping of the protocol; that of the application goes unanswered.
+        let message = socket.next().await.unwrap().unwrap();
+        assert!(!message.is_close(), "{message}");
+        pings += u32::from(is_ping_of_the_application(&message));
+    }
+    assert_eq!(replica.api.hub.session_count(), 1);
+}
