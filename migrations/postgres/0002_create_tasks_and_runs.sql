@@ -67,6 +67,8 @@ CREATE INDEX runs_future ON runs (run_at) WHERE state = 'scheduled';
 CREATE INDEX runs_waiting ON runs (key, priority, run_at, id) WHERE state = 'waiting';
 CREATE INDEX runs_leased ON runs (lease_until) WHERE state = 'running';
 CREATE INDEX runs_ended ON runs (finished_at) WHERE finished_at IS NOT NULL;
+-- What people look for; a run that succeeds never enters it.
+CREATE INDEX runs_unsuccessful ON runs (state, id) WHERE state IN ('failed', 'cancelled', 'dead');
 
 CREATE TABLE run_details (
     run_id uuid PRIMARY KEY,

@@ -149,7 +149,7 @@ pub struct Run {
     pub max_attempts: u32,
     /// The number of its latest lease.
     pub fence: Fence,
-    /// Who holds the lease.
+    /// Who holds the lease, or held the latest one.
     pub leased_by: Option<InstanceId>,
     /// Until when the lease holds.
     pub lease_until: Option<Timestamp>,

@@ -30,6 +30,8 @@ pub(crate) struct Fire {
     pub(crate) grace: Span,
     /// What the fleet settings said when they were last read.
     pub(crate) is_enabled: bool,
+    /// The earliest next occurrence of the tasks that were fired here.
+    pub(crate) upcoming: Option<Timestamp>,
 }
 
 #[async_trait]
@@ -52,8 +54,11 @@ impl Activity for Fire {
         if is_full && report.fired > 0 {
             self.wakes.fire.now();
         }
-        if let Some(next) = plans.iter().filter_map(|plan| plan.next_run_at).min() {
-            self.wakes.fire.when(next - due.now, read_at);
+        // A timer of an older tick may wake this pass in place of its own; that is then set again.
+        let known = self.upcoming.filter(|upcoming| *upcoming > due.now);
+        self.upcoming = plans.iter().filter_map(|plan| plan.next_run_at).chain(known).min();
+        if let Some(upcoming) = self.upcoming {
+            self.wakes.fire.when(upcoming - due.now, read_at);
         }
         let FireReport { fired, lost, runs, skipped } = report;
         failure.map_or_else(

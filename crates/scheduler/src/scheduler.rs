@@ -120,6 +120,7 @@ impl Start<'_> {
             wakes: wakes.clone(),
             grace: options.misfire_grace,
             is_enabled: false,
+            upcoming: None,
         };
         let promote = Promote { runs: stores.runs.clone(), wakes: wakes.clone() };
         let recover = Recover { runs: stores.runs.clone(), wakes: wakes.clone() };

@@ -14,14 +14,16 @@ pub(crate) async fn a_registered_replica_is_listed_as_it_announced_itself(backen
         schema_version: 1 << 40,
         ..new_instance("one", &[Role::Api, Role::Worker])
     };
+    let before = database_time(&stores).await;
     stores.instances.register(&new, LONG).await.unwrap();
     let listed = stores.instances.list().await.unwrap();
     let [found] = listed.as_slice() else { panic!("one replica expected, found {listed:?}") };
     assert_eq!((&found.id, &found.name, &found.version), (&new.id, &new.name, &new.version));
     assert_eq!((found.schema_version, found.pool_size), (new.schema_version, new.pool_size));
     assert_eq!((&found.roles, &found.pools), (&new.roles, &new.pools));
-    assert!(found.started_at <= database_time(&stores).await);
-    assert_eq!(found.expires_at, found.started_at + LONG.to_delta());
+    let after = database_time(&stores).await;
+    assert!(before <= found.started_at && found.started_at <= after);
+    assert!(found.started_at + LONG.to_delta() <= found.expires_at && found.expires_at <= after + LONG.to_delta());
 }
 
 pub(crate) async fn replicas_are_listed_oldest_first_until_they_leave(backend: &dyn Backend) {

@@ -26,7 +26,7 @@ impl ApiKeyStore for ApiKeys {
         let scopes = JsonText::encode(&key.scopes).map_err(|error| StoreError::Backend(error.into()))?;
         let mut tx = self.0.begin().await?;
         if let Some(before) = claim(&mut tx, context, key.id.as_uuid()).await? {
-            return Ok(before);
+            return tx.undo(before).await;
         }
         let created: Option<ApiKeyRow> = sqlx::query_as(
             "-- api_keys.create
@@ -45,9 +45,8 @@ impl ApiKeyStore for ApiKeys {
         .await
         .map_err(fault)?;
         let Some(created) = created else {
-            // Leaving the transaction undone gives the once-key back, too.
             let existing = find(&mut tx, key.hash).await?.ok_or_else(collided)?;
-            return existing.try_into().map(Written::Now);
+            return tx.undo(Written::Now(existing.try_into()?)).await;
         };
         audit(&mut tx, context).await?;
         tx.commit().await?;
@@ -76,9 +75,9 @@ impl ApiKeyStore for ApiKeys {
         let rows: Vec<ApiKeyRow> = sqlx::query_as(
             "-- api_keys.list
              SELECT id, name, scopes, created_at, expires_at, revoked_at FROM switchboard.api_keys
-             WHERE $1 IS NULL OR id > $1 ORDER BY id LIMIT $2",
+             WHERE id > $1 ORDER BY id LIMIT $2",
         )
-        .bind(after)
+        .bind(after.unwrap_or_default())
         .bind(i64::from(page.limit) + 1)
         .fetch_all(&mut *session)
         .await
@@ -100,7 +99,7 @@ impl ApiKeyStore for ApiKeys {
         .map_err(fault)?
         .rows_affected();
         if revoked == 0 {
-            return Ok(false);
+            return tx.undo(false).await;
         }
         audit(&mut tx, context).await?;
         tx.signal(SignalKind::ApiKeyRevoked, &id);

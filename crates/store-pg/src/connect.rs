@@ -271,7 +271,10 @@ impl DerefMut for Session {
 }
 
 /// A transaction that keeps its signals until the end, so that they cost one statement, and wakes the
-/// readers after the commit. It rolls back when it is dropped.
+/// readers after the commit.
+///
+/// It rolls back when it is dropped, but only some time after, in the background: its locks would still be
+/// seen by the next operation. Whoever changes nothing ends it with [`Tx::undo`].
 pub(crate) struct Tx {
     inner: Transaction<'static, Postgres>,
     hints: Hints,
@@ -296,6 +299,12 @@ impl Tx {
     /// Reads database time, after any lock that this transaction had to wait for.
     pub(crate) async fn now(&mut self) -> StoreResult<Timestamp> {
         sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut *self.inner).await.map_err(fault)
+    }
+
+    /// Rolls back, which frees the locks and gives a claimed once-key back, and returns the outcome.
+    pub(crate) async fn undo<T>(self, outcome: T) -> StoreResult<T> {
+        self.inner.rollback().await.map_err(fault)?;
+        Ok(outcome)
     }
 
     /// Writes the signals, commits, and wakes the readers.

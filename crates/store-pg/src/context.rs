@@ -71,6 +71,14 @@ pub(crate) async fn audit(tx: &mut Tx, context: &WriteContext) -> StoreResult<()
     Ok(())
 }
 
+/// Tries again what collided with another change: the second look finds what that one left.
+pub(crate) async fn twice<T, F: Future<Output = StoreResult<T>>>(attempt: impl Fn() -> F) -> StoreResult<T> {
+    match attempt().await {
+        Err(StoreError::Conflict(_)) => attempt().await,
+        outcome => outcome,
+    }
+}
+
 /// Reports a row that collided with another one which is gone again.
 pub(crate) fn collided() -> StoreError {
     StoreError::Conflict("the row in the way is gone".into())

@@ -180,7 +180,7 @@ impl Feed {
         .await
         .map_err(fault)?;
         if has_work != Some(true) {
-            return Ok(0);
+            return tx.undo(0).await;
         }
         let old: Option<(Timestamp, String)> = sqlx::query_as(
             "-- feed.old_snapshot

@@ -51,7 +51,7 @@ impl SettingStore for Settings {
             put.bind(FLEET).bind(text.as_str()).bind(expected).fetch_optional(&mut *tx).await.map_err(fault)?;
         let Some(version) = written else {
             let version = read(&mut tx).await?.map_or(0, |(_, version)| version);
-            return Ok(PutOutcome::VersionMismatch(version));
+            return tx.undo(PutOutcome::VersionMismatch(version)).await;
         };
         audit(&mut tx, context).await?;
         tx.signal(SignalKind::SettingChanged, &FLEET);

@@ -15,53 +15,53 @@ use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
 use futures_util::TryStreamExt as _;
 
 /// Describes a cluster of the server under test.
-pub fn cluster(size: usize) -> ClusterBuilder {
+pub(crate) fn cluster(size: usize) -> ClusterBuilder {
     Cluster::start(size).binary(env!("CARGO_BIN_EXE_switchboard"))
 }
 
-pub fn room(name: &str) -> RoomName {
+pub(crate) fn room(name: &str) -> RoomName {
     name.parse().unwrap()
 }
 
-pub fn json(value: serde_json::Value) -> JsonText {
+pub(crate) fn json(value: serde_json::Value) -> JsonText {
     JsonText::parse(value.to_string()).unwrap()
 }
 
 /// Reads a definition from its JSON form.
-pub fn spec(value: serde_json::Value) -> TaskSpec {
+pub(crate) fn spec(value: serde_json::Value) -> TaskSpec {
     // Through text: a payload is kept verbatim, which a JSON tree cannot do.
     serde_json::from_str(&value.to_string()).unwrap()
 }
 
 /// A task that publishes an event of its own name to a room.
-pub fn event_task(name: &str, room: &str) -> serde_json::Value {
+pub(crate) fn event_task(name: &str, room: &str) -> serde_json::Value {
     serde_json::json!({"name": name, "action": {"event": {"to": {"room": room}, "event": name}}})
 }
 
 /// A task whose runs take a second and a half.
-pub fn slow_task(name: &str) -> serde_json::Value {
+pub(crate) fn slow_task(name: &str) -> serde_json::Value {
     serde_json::json!({"name": name, "action": {"system": {"function": "test.wait"}}})
 }
 
-pub async fn create_room(client: &Client, name: &str) {
+pub(crate) async fn create_room(client: &Client, name: &str) {
     let request = RoomRequest { name: room(name), kind: RoomKind::Public, retention: Retention::default() };
     client.create_room(&request).await.unwrap();
 }
 
-pub async fn create_task(client: &Client, value: serde_json::Value) -> Task {
+pub(crate) async fn create_task(client: &Client, value: serde_json::Value) -> Task {
     client.create_task(&spec(value)).await.unwrap()
 }
 
-pub async fn trigger(client: &Client, task: TaskId) -> RunId {
+pub(crate) async fn trigger(client: &Client, task: TaskId) -> RunId {
     client.trigger_task(task, &TriggerRequest::default()).await.unwrap().run_id
 }
 
-pub fn event(name: &str, payload: serde_json::Value) -> PublishRequest {
+pub(crate) fn event(name: &str, payload: serde_json::Value) -> PublishRequest {
     PublishRequest { event: name.parse().unwrap(), payload: json(payload), msg_id: None, ephemeral: false }
 }
 
 /// Reads all runs of a task.
-pub async fn runs(client: &Client, task: TaskId) -> Vec<Run> {
+pub(crate) async fn runs(client: &Client, task: TaskId) -> Vec<Run> {
     let read = |page| {
         let client = client.clone();
         async move { client.list_runs(RunQuery { task_id: Some(task), state: None }, page).await }
@@ -70,12 +70,12 @@ pub async fn runs(client: &Client, task: TaskId) -> Vec<Run> {
 }
 
 /// Reads all skipped ranges of a task.
-pub async fn skips(client: &Client, task: TaskId) -> Vec<SkipRange> {
+pub(crate) async fn skips(client: &Client, task: TaskId) -> Vec<SkipRange> {
     client.list_skips(task, PageRequest { after: None, limit: MAX_PAGE }).await.unwrap().items
 }
 
 /// Waits until a run has ended.
-pub async fn ended(client: &Client, run: RunId) -> Run {
+pub(crate) async fn ended(client: &Client, run: RunId) -> Run {
     wait_until("the end of a run", async || {
         let run = client.get_run(run).await.map_err(|error| error.to_string())?;
         if run.state.is_terminal() { Ok(run) } else { Err(format!("{:?}", run.state)) }
@@ -84,7 +84,7 @@ pub async fn ended(client: &Client, run: RunId) -> Run {
 }
 
 /// Waits until `count` runs of a task have succeeded, and returns all its runs.
-pub async fn succeeded(client: &Client, task: TaskId, count: usize) -> Vec<Run> {
+pub(crate) async fn succeeded(client: &Client, task: TaskId, count: usize) -> Vec<Run> {
     wait_until("successful runs", async || {
         let runs = runs(client, task).await;
         let done = runs.iter().filter(|run| run.state == RunState::Succeeded).count();
@@ -94,7 +94,7 @@ pub async fn succeeded(client: &Client, task: TaskId, count: usize) -> Vec<Run> 
 }
 
 /// Waits for the next event on a socket.
-pub async fn next_event(socket: &mut Socket) -> EventFrame {
+pub(crate) async fn next_event(socket: &mut Socket) -> EventFrame {
     loop {
         match socket.next().await {
             Some(SocketEvent::Event(frame)) => return frame,
@@ -106,7 +106,7 @@ pub async fn next_event(socket: &mut Socket) -> EventFrame {
 }
 
 /// Waits for `count` events on a socket.
-pub async fn next_events(socket: &mut Socket, count: usize) -> Vec<EventFrame> {
+pub(crate) async fn next_events(socket: &mut Socket, count: usize) -> Vec<EventFrame> {
     let mut events = Vec::with_capacity(count);
     while events.len() < count {
         events.push(next_event(socket).await);

@@ -107,7 +107,7 @@ async fn lock_rooms(
         .filter_map(|(name, kind)| kind.map(|kind| (*name, kind)))
         .collect();
     if !missing.is_empty() {
-        drop(tx);
+        tx.undo(()).await?;
         make(database, &missing).await?;
         tx = database.begin().await?;
         rooms = lock(&mut tx, names).await?;

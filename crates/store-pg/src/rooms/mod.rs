@@ -29,7 +29,7 @@ impl RoomStore for Rooms {
     async fn create(&self, context: &WriteContext, room: &NewRoom) -> StoreResult<Written<RoomCreateOutcome>> {
         let mut tx = self.0.begin().await?;
         if let Some(before) = claim(&mut tx, context, room.id.as_uuid()).await? {
-            return Ok(before);
+            return tx.undo(before).await;
         }
         let created = sqlx::query(
             "-- rooms.create
@@ -50,8 +50,7 @@ impl RoomStore for Rooms {
         .rows_affected();
         let stored = find(&mut tx, &room.name).await?.ok_or_else(collided)?;
         if created == 0 {
-            // Leaving the transaction undone gives the once-key back, too.
-            return Ok(Written::Now(RoomCreateOutcome::NameTaken(stored)));
+            return tx.undo(Written::Now(RoomCreateOutcome::NameTaken(stored))).await;
         }
         audit(&mut tx, context).await?;
         tx.signal(SignalKind::RoomChanged, &room.name);
@@ -71,9 +70,9 @@ impl RoomStore for Rooms {
             "-- rooms.list
              SELECT id, name, kind, epoch, top, first_kept, max_count, max_age_ms, max_bytes, created_at,
                     left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline
-             FROM switchboard.rooms WHERE $1 IS NULL OR name > $1 ORDER BY name LIMIT $2",
+             FROM switchboard.rooms WHERE name > $1 ORDER BY name LIMIT $2",
         )
-        .bind(&page.after)
+        .bind(page.after.as_deref().unwrap_or_default())
         .bind(i64::from(page.limit) + 1)
         .fetch_all(&mut *session)
         .await
@@ -93,7 +92,7 @@ impl RoomStore for Rooms {
         .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;
-        let Some(id) = id else { return Ok(false) };
+        let Some(id) = id else { return tx.undo(false).await };
         delete_events(&mut tx, id).await?;
         sqlx::query(
             "-- rooms.delete

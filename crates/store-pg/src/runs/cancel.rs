@@ -19,8 +19,8 @@ pub(super) async fn cancel(database: &Arc<Database>, context: &WriteContext, id:
     let mut tx = database.begin().await?;
     let locked = lock(&mut tx, &[id.as_uuid()]).await?;
     let outcome = match locked.first().map(|run| run.state) {
-        None => return Ok(CancelOutcome::NotFound),
-        Some(state) if state.is_terminal() => return Ok(CancelOutcome::Ended(state)),
+        None => return tx.undo(CancelOutcome::NotFound).await,
+        Some(state) if state.is_terminal() => return tx.undo(CancelOutcome::Ended(state)).await,
         Some(RunState::Running) => CancelOutcome::Requested,
         Some(_) => CancelOutcome::Cancelled,
     };

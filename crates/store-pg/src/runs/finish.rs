@@ -184,7 +184,7 @@ async fn move_runs(tx: &mut Tx, changes: &[Change], freed: &[&(String, Uuid)]) -
              SET state = given.state, attempt = given.attempt,
                  run_at = coalesce(clock_timestamp() + given.delay_ms * interval '1 millisecond', run.run_at),
                  is_reclaimed = run.is_reclaimed OR given.is_reclaimed,
-                 leased_by = NULL, lease_until = NULL, deadline_at = NULL,
+                 lease_until = NULL, deadline_at = NULL,
                  finished_at = CASE WHEN given.state IN ('succeeded', 'failed', 'cancelled', 'dead')
                                     THEN clock_timestamp() END
              FROM unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[], $5::boolean[])

@@ -44,7 +44,7 @@ pub(super) async fn lease(database: &Arc<Database>, request: &LeaseRequest) -> S
     let mut tx = database.begin().await?;
     let mut picked = pick(&mut tx, request).await?;
     if picked.is_empty() {
-        return Ok(LeaseBatch::default());
+        return tx.undo(LeaseBatch::default()).await;
     }
     let again = if picked.iter().any(|run| run.key.is_some()) {
         lease_keyed(&mut tx, request, &mut picked).await?

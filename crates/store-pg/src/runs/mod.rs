@@ -20,6 +20,7 @@ use switchboard_store_api::{
 use uuid::Uuid;
 
 use crate::connect::{Database, Tx};
+use crate::context::twice;
 use crate::error::fault;
 use crate::rows::{RunRow, after_id, count, parsed};
 
@@ -29,7 +30,7 @@ pub(crate) struct Runs(pub(crate) Arc<Database>);
 impl RunStore for Runs {
     #[tracing::instrument(name = "db.runs.trigger", level = "debug", skip_all)]
     async fn trigger(&self, context: &WriteContext, run: &NewRun) -> StoreResult<Written<TriggerOutcome>> {
-        trigger::trigger(&self.0, context, run).await
+        twice(|| trigger::trigger(&self.0, context, run)).await
     }
 
     #[tracing::instrument(name = "db.runs.get", level = "debug", skip_all)]
@@ -54,35 +55,24 @@ impl RunStore for Runs {
     async fn list(&self, filter: &RunFilter, page: &PageRequest) -> StoreResult<Page<Run>> {
         let after = after_id(page)?;
         let mut session = self.0.session().await?;
-        // A task has an index of its own; one statement for both would scan the runs of all tasks.
-        let select = match filter.task_id {
-            Some(_) => sqlx::query_as(
-                "-- runs.list_of_task
-                 SELECT id, task_id, state, trigger, pool, priority, run_at, scheduled_for, attempt, max_attempts,
-                        fence, leased_by, lease_until, deadline_at, cancel_requested_at, key, dedupe_key, created_at,
-                        started_at, finished_at, input, result, error
-                 FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
-                 WHERE task_id = $1 AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
-                 ORDER BY id DESC LIMIT $4",
-            ),
-            None => sqlx::query_as(
-                "-- runs.list
-                 SELECT id, task_id, state, trigger, pool, priority, run_at, scheduled_for, attempt, max_attempts,
-                        fence, leased_by, lease_until, deadline_at, cancel_requested_at, key, dedupe_key, created_at,
-                        started_at, finished_at, input, result, error
-                 FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
-                 WHERE $1::uuid IS NULL AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
-                 ORDER BY id DESC LIMIT $4",
-            ),
-        };
-        let rows: Vec<RunRow> = select
-            .bind(filter.task_id.map(|id| id.as_uuid()))
-            .bind(filter.state.map(RunState::as_str))
-            .bind(after)
-            .bind(i64::from(page.limit) + 1)
-            .fetch_all(&mut *session)
-            .await
-            .map_err(fault)?;
+        // Not persistent, so that it is planned for the filter at hand: each has an index of its own.
+        let rows: Vec<RunRow> = sqlx::query_as(
+            "-- runs.list
+             SELECT id, task_id, state, trigger, pool, priority, run_at, scheduled_for, attempt, max_attempts, fence,
+                    leased_by, lease_until, deadline_at, cancel_requested_at, key, dedupe_key, created_at, started_at,
+                    finished_at, input, result, error
+             FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
+             WHERE ($1 IS NULL OR task_id = $1) AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
+             ORDER BY id DESC LIMIT $4",
+        )
+        .bind(filter.task_id.map(|id| id.as_uuid()))
+        .bind(filter.state.map(RunState::as_str))
+        .bind(after)
+        .bind(i64::from(page.limit) + 1)
+        .persistent(false)
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
         let runs = rows.into_iter().map(Run::try_from).collect::<StoreResult<Vec<_>>>()?;
         Ok(Page::from_rows(runs, page.limit, |run| run.id.to_string()))
     }
@@ -119,7 +109,7 @@ impl RunStore for Runs {
 
     #[tracing::instrument(name = "db.runs.retry", level = "debug", skip_all)]
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
-        trigger::retry(&self.0, context, id).await
+        twice(|| trigger::retry(&self.0, context, id)).await
     }
 
     #[tracing::instrument(name = "db.runs.sweep", level = "debug", skip_all)]

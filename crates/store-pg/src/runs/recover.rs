@@ -34,7 +34,7 @@ pub(super) async fn recover(database: &Arc<Database>, limit: u32) -> StoreResult
         changes.push(recovered(&row.try_into()?, &mut report));
     }
     if changes.is_empty() {
-        return Ok(report);
+        return tx.undo(report).await;
     }
     settle(&mut tx, &changes).await?;
     tx.commit().await?;

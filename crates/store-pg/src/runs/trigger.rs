@@ -24,21 +24,20 @@ pub(super) async fn trigger(
 ) -> StoreResult<Written<TriggerOutcome>> {
     let mut tx = database.begin().await?;
     if let Some(before) = claim(&mut tx, context, run.id.as_uuid()).await? {
-        return Ok(before);
+        return tx.undo(before).await;
     }
     let Some(spec) = lock_task(&mut tx, run.task_id).await? else {
-        return Ok(Written::Now(TriggerOutcome::TaskNotFound));
+        return tx.undo(Written::Now(TriggerOutcome::TaskNotFound)).await;
     };
-    // Leaving the transaction undone gives the once-key back, too.
     if let Some(refusal) = refusal(&mut tx, run, &spec).await? {
-        return Ok(Written::Now(refusal));
+        return tx.undo(Written::Now(refusal)).await;
     }
     if spec.overlap == Overlap::Replace {
         cancel_active(&mut tx, &[run.task_id.as_uuid()]).await?;
     }
     if !insert(&mut tx, run, &spec).await? {
         let other = active_with_key(&mut tx, run).await?.ok_or_else(collided)?;
-        return Ok(Written::Now(TriggerOutcome::Duplicate(other)));
+        return tx.undo(Written::Now(TriggerOutcome::Duplicate(other))).await;
     }
     audit(&mut tx, context).await?;
     tx.commit().await?;
@@ -181,17 +180,17 @@ pub(super) async fn retry(database: &Arc<Database>, context: &WriteContext, id: 
     .fetch_optional(&mut *tx)
     .await
     .map_err(fault)?;
-    let Some(task) = task.map(TaskId::from_uuid) else { return Ok(RetryOutcome::NotFound) };
+    let Some(task) = task.map(TaskId::from_uuid) else { return tx.undo(RetryOutcome::NotFound).await };
     // A deleted task has no policy any more; its runs may still be retried.
     let spec = lock_task(&mut tx, task).await?;
     match lock(&mut tx, &[id.as_uuid()]).await?.first().map(|run| run.state) {
-        None => return Ok(RetryOutcome::NotFound),
-        Some(state) if !state.is_terminal() => return Ok(RetryOutcome::NotEnded(state)),
+        None => return tx.undo(RetryOutcome::NotFound).await,
+        Some(state) if !state.is_terminal() => return tx.undo(RetryOutcome::NotEnded(state)).await,
         Some(_) => {}
     }
     let forbids = spec.is_some_and(|spec| matches!(spec.overlap, Overlap::Skip | Overlap::Replace));
     if let Some(other) = rival(&mut tx, id, forbids.then_some(task)).await? {
-        return Ok(RetryOutcome::Active(other));
+        return tx.undo(RetryOutcome::Active(other)).await;
     }
     let pool: String = sqlx::query_scalar(
         "-- runs.retry

@@ -28,12 +28,12 @@ pub(super) async fn create(
 ) -> StoreResult<Written<TaskCreateOutcome>> {
     let mut tx = database.begin().await?;
     if let Some(before) = claim(&mut tx, context, id.as_uuid()).await? {
-        return Ok(before);
+        return tx.undo(before).await;
     }
     let now = tx.now().await?;
     let spec = match spec.clone().checked(now).and_then(|spec| with_future(spec, now)) {
         Ok(spec) => spec,
-        Err(error) => return Ok(Written::Now(TaskCreateOutcome::Refused(error))),
+        Err(error) => return tx.undo(Written::Now(TaskCreateOutcome::Refused(error))).await,
     };
     let created: Option<TaskRow> = sqlx::query_as(
         "-- tasks.create
@@ -54,9 +54,8 @@ pub(super) async fn create(
     .await
     .map_err(fault)?;
     let Some(created) = created else {
-        // Leaving the transaction undone gives the once-key back, too.
         let other = holder_of(&mut tx, &spec.name, id).await?.ok_or_else(collided)?;
-        return Ok(Written::Now(TaskCreateOutcome::NameTaken(other)));
+        return tx.undo(Written::Now(TaskCreateOutcome::NameTaken(other))).await;
     };
     audit(&mut tx, context).await?;
     tx.signal(SignalKind::TaskChanged, &id);
@@ -78,10 +77,10 @@ pub(super) async fn update(
 ) -> StoreResult<TaskUpdateOutcome> {
     let mut tx = database.begin().await?;
     let Some(Locked { row, paused_at }) = lock(&mut tx, edit.id).await? else {
-        return Ok(TaskUpdateOutcome::NotFound);
+        return tx.undo(TaskUpdateOutcome::NotFound).await;
     };
     if row.version != edit.expected {
-        return Ok(TaskUpdateOutcome::VersionMismatch(row.version));
+        return tx.undo(TaskUpdateOutcome::VersionMismatch(row.version)).await;
     }
     let now = tx.now().await?;
     // A definition that was parked or cannot be read is replaced as a whole.
@@ -92,13 +91,13 @@ pub(super) async fn update(
     let checked = spec.checked(now).and_then(|spec| if is_armed { Ok(spec) } else { with_future(spec, now) });
     let spec = match checked {
         Ok(spec) => spec,
-        Err(error) => return Ok(TaskUpdateOutcome::Refused(error)),
+        Err(error) => return tx.undo(TaskUpdateOutcome::Refused(error)).await,
     };
     if before.as_ref() == Some(&spec) {
-        return row.try_into().map(TaskUpdateOutcome::Updated);
+        return tx.undo(TaskUpdateOutcome::Updated(row.try_into()?)).await;
     }
     if let Some(other) = holder_of(&mut tx, &spec.name, edit.id).await? {
-        return Ok(TaskUpdateOutcome::NameTaken(other));
+        return tx.undo(TaskUpdateOutcome::NameTaken(other)).await;
     }
     let was = Arming { is_active: row.is_active, next_run_at: row.next_run_at, paused_at };
     let (arming, skip) = was.follow(before.as_ref(), &spec, now);
@@ -115,13 +114,13 @@ pub(super) async fn set_active(
     active: bool,
 ) -> StoreResult<Option<Task>> {
     let mut tx = database.begin().await?;
-    let Some(Locked { row, paused_at }) = lock(&mut tx, id).await? else { return Ok(None) };
+    let Some(Locked { row, paused_at }) = lock(&mut tx, id).await? else { return tx.undo(None).await };
     let before = row.spec().map_err(|error| StoreError::corrupt("task", error))?;
     let now = tx.now().await?;
     // A schedule without a future cannot come into force.
     let active = active && (row.is_active || before.schedule.as_ref().is_none_or(|s| s.next_after(now).is_some()));
     if row.is_active == active {
-        return row.try_into().map(Some);
+        return tx.undo(Some(row.try_into()?)).await;
     }
     let spec = TaskSpec { is_active: active, ..before.clone() };
     let was = Arming { is_active: row.is_active, next_run_at: row.next_run_at, paused_at };
@@ -146,7 +145,7 @@ pub(super) async fn delete(database: &Arc<Database>, context: &WriteContext, id:
     .map_err(fault)?
     .rows_affected();
     if deleted == 0 {
-        return Ok(false);
+        return tx.undo(false).await;
     }
     audit(&mut tx, context).await?;
     tx.signal(SignalKind::TaskChanged, &id);

@@ -113,7 +113,7 @@ pub(super) async fn fire(database: &Arc<Database>, plans: &[FirePlan]) -> StoreR
     let plans = lock(&mut tx, plans).await?;
     let mut report = FireReport { lost: plans.lost, ..FireReport::default() };
     if plans.held.is_empty() {
-        return Ok(report);
+        return tx.undo(report).await;
     }
     let active = count_active(&mut tx, &plans.held).await?;
     let firings: Vec<Firing<'_>> = plans

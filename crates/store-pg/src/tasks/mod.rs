@@ -20,6 +20,7 @@ use switchboard_store_api::{
 };
 
 use crate::connect::Database;
+use crate::context::twice;
 use crate::error::fault;
 use crate::rows::{SkipRow, TaskRow, after_id, count, parsed};
 
@@ -34,7 +35,7 @@ impl TaskStore for Tasks {
         id: TaskId,
         spec: &TaskSpec,
     ) -> StoreResult<Written<TaskCreateOutcome>> {
-        edit::create(&self.0, context, id, spec).await
+        twice(|| edit::create(&self.0, context, id, spec)).await
     }
 
     #[tracing::instrument(name = "db.tasks.get", level = "debug", skip_all)]
@@ -75,9 +76,9 @@ impl TaskStore for Tasks {
             "-- tasks.list
              SELECT id, spec, is_active, next_run_at, version, parked, created_at, updated_at
              FROM switchboard.tasks
-             WHERE deleted_at IS NULL AND ($1 IS NULL OR id > $1) ORDER BY id LIMIT $2",
+             WHERE deleted_at IS NULL AND id > $1 ORDER BY id LIMIT $2",
         )
-        .bind(after)
+        .bind(after.unwrap_or_default())
         .bind(i64::from(page.limit) + 1)
         .fetch_all(&mut *session)
         .await
@@ -94,7 +95,7 @@ impl TaskStore for Tasks {
         expected: i64,
         spec: &TaskSpec,
     ) -> StoreResult<TaskUpdateOutcome> {
-        edit::update(&self.0, context, edit::Edit { id, expected, spec }).await
+        twice(|| edit::update(&self.0, context, edit::Edit { id, expected, spec })).await
     }
 
     #[tracing::instrument(name = "db.tasks.set_active", level = "debug", skip_all)]

@@ -109,10 +109,9 @@ async fn a_reader_that_missed_a_deletion_is_told_and_others_go_on() {
     let late = start(&stores).await;
     let signal = Signal { kind: SignalKind::RoomChanged, key: "lobby".to_owned(), pos: 0, body: None };
     stores.feed.emit(&[signal]).await.unwrap();
+    assert_eq!(stores.feed.sweep(100).await.unwrap(), 0, "no snapshot is old enough");
     let current = stores.feed.tick(Some(&late), &TickRequest::default()).await.unwrap();
     assert_eq!(current.signals.len(), 1);
-
-    assert_eq!(stores.feed.sweep(100).await.unwrap(), 0, "no snapshot is old enough");
     sqlx::query("UPDATE switchboard.feed_snapshots SET at = at - interval '2 minutes'")
         .execute(backend.database.pool())
         .await

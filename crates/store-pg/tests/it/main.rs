@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "every line of this crate is test code")]
 
 mod backend;
+mod bad_rows;
 mod feed;
 mod hints;
 mod migrations;

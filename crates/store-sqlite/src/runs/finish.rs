@@ -94,7 +94,7 @@ pub(super) async fn depart(
     sqlx::query(
         "-- runs.depart
         UPDATE runs SET state = ?2, run_at = COALESCE(?3, run_at), attempt = ?4, is_reclaimed = is_reclaimed OR ?5,
-            finished_at = ?6, leased_by = NULL, lease_until = NULL, deadline_at = NULL
+            finished_at = ?6, lease_until = NULL, deadline_at = NULL
         WHERE id = ?1",
     )
     .bind(run.id.as_uuid())
