@@ -171,8 +171,7 @@ impl From<ReplyError> for ApiError {
 
 impl From<TaskSpecError> for ApiError {
     fn from(error: TaskSpecError) -> Self {
-        let code = if error.never_fires { ErrorCode::ScheduleNeverFires } else { ErrorCode::ValidationFailed };
-        Self::field(code, error.field, error.reason)
+        Self::field(error.code(), error.field, error.reason)
     }
 }
 

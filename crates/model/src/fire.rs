@@ -6,7 +6,7 @@
 use crate::Timestamp;
 use crate::ids::TaskId;
 use crate::run::{SkipCause, SkipRange};
-use crate::schedule::Occurrences;
+use crate::schedule::{Occurrences, Schedule, ScheduleError};
 use crate::span::Span;
 use crate::task::{MissedPolicy, TaskSpec};
 
@@ -27,6 +27,17 @@ pub struct DueTask {
     pub next_run_at: Timestamp,
     /// The version of the definition that was read.
     pub version: i64,
+}
+
+impl DueTask {
+    /// Takes a task as it was read, unless its schedule is one that this version cannot use.
+    ///
+    /// # Errors
+    /// [`ScheduleError`] says why the task must be parked.
+    pub fn new(id: TaskId, spec: TaskSpec, next_run_at: Timestamp, version: i64) -> Result<Self, ScheduleError> {
+        spec.schedule.as_ref().map(Schedule::check).transpose()?;
+        Ok(Self { id, spec, next_run_at, version })
+    }
 }
 
 /// An occurrence that becomes a run.
@@ -52,6 +63,9 @@ pub struct FirePlan {
 }
 
 /// Plans the firing of a due task at database time `now`.
+///
+/// Skips in a gap of local time are recorded by the plan that moves the task past the gap, which may be before
+/// the clocks get there. The schedule must be one that [`check`](crate::schedule::Schedule::check) accepts.
 #[must_use]
 pub fn plan(task: DueTask, now: Timestamp, grace: Span) -> FirePlan {
     let nothing = |task: DueTask| FirePlan { next_run_at: Some(task.next_run_at), task, runs: vec![], skips: vec![] };
@@ -84,7 +98,10 @@ pub fn plan(task: DueTask, now: Timestamp, grace: Span) -> FirePlan {
 
     let last_handled = runs.last().map_or(due.last(), |run| run.scheduled_for);
     let next_run_at = schedule.next_after(last_handled);
-    let skips = skipped.map(|range| skip_range(range, SkipCause::Missed)).into_iter().collect();
+    let missed = skipped.map(|range| skip_range(range, SkipCause::Missed));
+    let gaps = schedule.gaps(task.next_run_at, next_run_at.unwrap_or(now));
+    let gaps = gaps.into_iter().map(|at| SkipRange { from: at, to: at, count: 1, cause: SkipCause::Gap });
+    let skips = missed.into_iter().chain(gaps).collect();
     FirePlan { task, runs, skips, next_run_at }
 }
 
@@ -115,7 +132,8 @@ fn skip_range(range: Occurrences, cause: SkipCause) -> SkipRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{Every, Schedule};
+    use crate::schedule::Every;
+    use crate::timetable::{Cron, DstGap};
 
     fn at(text: &str) -> Timestamp {
         text.parse().unwrap()
@@ -187,5 +205,62 @@ mod tests {
         assert_eq!(plan.runs.len() as u64, MOST_RUNS_PER_FIRE);
         let last = plan.runs.last().unwrap().scheduled_for;
         assert_eq!(plan.next_run_at, Some(last + chrono::TimeDelta::seconds(5)));
+    }
+
+    #[test]
+    fn fourteen_days_down_on_a_calendar_are_as_cheap() {
+        let catch_up = |max| MissedPolicy::CatchUp { max, window: Span::from_secs(3600) };
+        for (policy, caught_up) in [(MissedPolicy::Skip, 0), (MissedPolicy::Coalesce, 0), (catch_up(3), 3)] {
+            let mut on_calendar = due(policy);
+            on_calendar.spec.schedule = Some(Schedule::Cron(Cron::new("*/5 * * * * *", "America/New_York")));
+            let (on_calendar, stepping) =
+                (plan(on_calendar, at(BACK), MISFIRE_GRACE), plan(due(policy), at(BACK), MISFIRE_GRACE));
+            assert_eq!(on_calendar.runs.len(), 12 + caught_up);
+            assert_eq!(on_calendar.runs, stepping.runs);
+            assert_eq!(on_calendar.skips, stepping.skips);
+            assert_eq!(on_calendar.next_run_at, stepping.next_run_at);
+        }
+    }
+
+    #[test]
+    fn a_gap_is_recorded_once_by_the_plan_that_passes_it() {
+        let skipping = Cron { dst_gap: DstGap::Skip, ..Cron::new("30 2 * * *", "America/New_York") };
+        let mut task = due(MissedPolicy::Skip);
+        task.spec.schedule = Some(Schedule::Cron(skipping));
+        task.next_run_at = at("2027-03-12T07:30:00Z");
+        let gap = SkipRange {
+            from: at("2027-03-14T07:00:00Z"),
+            to: at("2027-03-14T07:00:00Z"),
+            count: 1,
+            cause: SkipCause::Gap,
+        };
+
+        let (mut runs, mut skips) = (Vec::new(), Vec::new());
+        while task.next_run_at < at("2027-03-17T00:00:00Z") {
+            let fired = plan(task.clone(), task.next_run_at, MISFIRE_GRACE);
+            runs.extend(fired.runs.iter().map(|run| run.scheduled_for));
+            skips.extend(fired.skips);
+            task.next_run_at = fired.next_run_at.unwrap();
+        }
+        let days = ["2027-03-12T07:30:00Z", "2027-03-13T07:30:00Z", "2027-03-15T06:30:00Z", "2027-03-16T06:30:00Z"];
+        assert_eq!(runs, days.map(at));
+        assert_eq!(skips, std::slice::from_ref(&gap));
+
+        // After days without a scheduler the skip is told apart from what was missed.
+        task.next_run_at = at("2027-03-12T07:30:00Z");
+        let late = plan(task, at("2027-03-16T12:00:00Z"), MISFIRE_GRACE);
+        let missed = SkipRange { from: at(days[0]), to: at(days[3]), count: 4, cause: SkipCause::Missed };
+        assert_eq!(late.skips, [missed, gap]);
+        assert!(late.runs.is_empty());
+    }
+
+    #[test]
+    fn an_armed_instant_fires_even_if_the_rules_of_its_zone_have_changed() {
+        let mut task = due(MissedPolicy::Skip);
+        task.spec.schedule = Some(Schedule::Cron(Cron::new("0 2 * * *", "America/New_York")));
+        task.next_run_at = at("2027-06-01T07:00:00Z");
+        let plan = plan(task, at("2027-06-01T07:00:01Z"), MISFIRE_GRACE);
+        assert_eq!(plan.runs, [PlannedRun { scheduled_for: at("2027-06-01T07:00:00Z"), is_catch_up: false }]);
+        assert_eq!(plan.next_run_at, Some(at("2027-06-02T06:00:00Z")));
     }
 }

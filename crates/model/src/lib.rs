@@ -19,6 +19,7 @@ pub mod setting;
 pub mod span;
 pub mod task;
 pub mod ticket;
+pub mod timetable;
 pub mod wire;
 
 /// An instant in UTC with microsecond resolution, as both databases store it.

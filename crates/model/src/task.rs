@@ -8,6 +8,7 @@ use crate::ids::TaskId;
 use crate::json_text::JsonText;
 use crate::schedule::{Schedule, ScheduleError};
 use crate::span::Span;
+use crate::wire::code::ErrorCode;
 
 /// What happens to occurrences that were not fired within the misfire grace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -219,6 +220,32 @@ pub struct TaskSpecError {
     pub reason: String,
 }
 
+/// The field of a zone, which is refused for one reason only: it is not known.
+const ZONE_FIELD: &str = "schedule.cron.zone";
+
+impl TaskSpecError {
+    /// Returns the error code that answers a request with such a task.
+    #[must_use]
+    pub fn code(&self) -> ErrorCode {
+        match self.field {
+            _ if self.never_fires => ErrorCode::ScheduleNeverFires,
+            ZONE_FIELD => ErrorCode::ZoneUnknown,
+            _ => ErrorCode::ValidationFailed,
+        }
+    }
+}
+
+impl From<ScheduleError> for TaskSpecError {
+    fn from(error: ScheduleError) -> Self {
+        let field = match &error {
+            ScheduleError::IntervalTooShort | ScheduleError::NeverFires => "schedule",
+            ScheduleError::ExpressionInvalid(_) => "schedule.cron.expression",
+            ScheduleError::ZoneUnknown(_) => ZONE_FIELD,
+        };
+        Self { field, never_fires: error == ScheduleError::NeverFires, reason: error.to_string() }
+    }
+}
+
 impl TaskSpec {
     /// The most attempts that a run may have.
     pub const MOST_ATTEMPTS: u32 = 1_000_000;
@@ -254,12 +281,7 @@ impl TaskSpec {
             return refuse("missed.catch_up.max", "must be between 1 and 10000");
         }
         if let Some(schedule) = self.schedule.take() {
-            let fault = |error: ScheduleError| TaskSpecError {
-                field: "schedule",
-                never_fires: error == ScheduleError::NeverFires,
-                reason: error.to_string(),
-            };
-            self.schedule = Some(schedule.anchored(now).map_err(fault)?);
+            self.schedule = Some(schedule.anchored(now)?);
         }
         Ok(self)
     }

@@ -266,8 +266,8 @@ fn variable_layers(variables: impl Iterator<Item = (String, String)>) -> Vec<Lay
     named.into_iter().map(layer).collect()
 }
 
-fn nested<'a>(keys: &mut dyn Iterator<Item = &'a str>, value: &str) -> Table {
-    fn build<'a>(keys: &mut dyn Iterator<Item = &'a str>, value: &str) -> Value {
+fn nested(keys: &mut dyn Iterator<Item = &str>, value: &str) -> Table {
+    fn build(keys: &mut dyn Iterator<Item = &str>, value: &str) -> Value {
         match keys.next() {
             None => Value::String(value.to_owned()),
             Some(key) => Value::Table(Table::from_iter([(key.to_owned(), build(keys, value))])),

@@ -59,9 +59,12 @@ pub(crate) async fn applied_version(connection: &mut PgConnection) -> Result<i64
     if is_empty {
         return Ok(0);
     }
-    sqlx::query_scalar("SELECT coalesce(max(version), 0) FROM switchboard._sqlx_migrations WHERE success")
-        .fetch_one(connection)
-        .await
+    sqlx::query_scalar(
+        "-- migrations.applied_version
+         SELECT coalesce(max(version), 0) FROM switchboard._sqlx_migrations WHERE success",
+    )
+    .fetch_one(connection)
+    .await
 }
 
 async fn version_behind_pooler(options: &PgOptions) -> Result<i64, OpenError> {

@@ -153,12 +153,10 @@ impl TryFrom<&TaskRow> for DueTask {
     type Error = crate::error::DbError;
 
     fn try_from(row: &TaskRow) -> DbResult<Self> {
-        Ok(Self {
-            id: TaskId::from_uuid(row.id),
-            spec: row.spec().map_err(|error| StoreError::corrupt("task", error))?,
-            next_run_at: instant(row.next_run_at.ok_or_else(|| StoreError::corrupt("task", "it is not armed"))?)?,
-            version: row.version,
-        })
+        let spec = row.spec().map_err(|error| StoreError::corrupt("task", error))?;
+        let next_run_at = row.next_run_at.ok_or_else(|| StoreError::corrupt("task", "it is not armed"))?;
+        let task = Self::new(TaskId::from_uuid(row.id), spec, instant(next_run_at)?, row.version);
+        Ok(task.map_err(|error| StoreError::corrupt("task", error))?)
     }
 }
 

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 
 use switchboard_model::Timestamp;
 use switchboard_model::ids::{Fence, RunId};
-use switchboard_model::run::{Run, SkipRange};
+use switchboard_model::run::{Run, SkipCause, SkipRange};
 use switchboard_model::schedule::Schedule;
 use switchboard_model::wire::frame::EventFrame;
 
@@ -51,7 +51,11 @@ pub fn occurrences(
         }
     }
     for skip in skips {
-        let span: Vec<Timestamp> = occurrences_of(schedule, &(skip.from..=skip.to)).collect();
+        let span: Vec<Timestamp> = match skip.cause {
+            // Always one instant, and none of those that run.
+            SkipCause::Gap => vec![skip.from],
+            _ => occurrences_of(schedule, &(skip.from..=skip.to)).collect(),
+        };
         if u64::try_from(span.len()).ok() != Some(skip.count) {
             faults.push(format!("the skip from {} counts {} instead of {}", skip.from, skip.count, span.len()));
         }
@@ -60,7 +64,8 @@ pub fn occurrences(
         }
     }
     found.retain(|at, _| window.contains(at));
-    for at in occurrences_of(schedule, &window) {
+    let gaps = schedule.gaps(*window.start(), *window.end());
+    for at in occurrences_of(schedule, &window).chain(gaps) {
         match found.remove(&at) {
             None => faults.push(format!("{at} is neither a run nor a skip")),
             Some(entries) if entries.len() > 1 => faults.push(format!("{at} is {}", entries.join(" and "))),
@@ -134,7 +139,6 @@ pub fn endings(runs: &[Run], accepted: &[(RunId, Fence)]) -> Result<(), Faults> 
 mod tests {
     use switchboard_model::json_text::JsonText;
     use switchboard_model::room::Epoch;
-    use switchboard_model::run::SkipCause;
 
     use super::*;
 

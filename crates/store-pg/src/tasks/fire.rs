@@ -55,22 +55,21 @@ pub(super) async fn due(database: &Arc<Database>, limit: u32) -> StoreResult<Due
         else {
             continue;
         };
-        match serde_json::from_str::<TaskSpec>(&spec) {
-            Ok(spec) => {
-                tasks.push(DueTask {
-                    id: TaskId::from_uuid(id),
-                    spec: TaskSpec { is_active: true, ..spec },
-                    next_run_at,
-                    version,
-                });
-            }
-            Err(error) => unreadable.push((id, version, clean_error(&error.to_string()))),
+        let id = TaskId::from_uuid(id);
+        match due_task(id, &spec, next_run_at, version) {
+            Ok(task) => tasks.push(task),
+            Err(error) => unreadable.push((id.as_uuid(), version, clean_error(&error))),
         }
     }
     if !unreadable.is_empty() {
         park(database, &unreadable).await?;
     }
     Ok(DueTasks { now, tasks })
+}
+
+fn due_task(id: TaskId, spec: &str, next_run_at: Timestamp, version: i64) -> Result<DueTask, String> {
+    let spec: TaskSpec = serde_json::from_str(spec).map_err(|error| error.to_string())?;
+    DueTask::new(id, TaskSpec { is_active: true, ..spec }, next_run_at, version).map_err(|error| error.to_string())
 }
 
 /// Takes rows that this binary cannot read out of the schedule until somebody edits them.
