@@ -121,20 +121,20 @@ pub(crate) async fn one_of_many_edits_of_a_version_wins(backend: &dyn Backend) {
 
 pub(crate) async fn one_of_many_renames_gets_the_name(backend: &dyn Backend) {
     let stores = replicas(backend, 4).await;
-    for round in 0..10 {
+    for round in 0..5 {
         let mut tasks = Vec::new();
-        for n in 0..4 {
+        for n in 0..12 {
             tasks.push(create(&stores[0], &spec(&format!("t{round}.{n}"), |_| {})).await.id);
         }
         let wanted = spec(&format!("wanted{round}"), |_| {});
-        let outcomes = contend(&stores, 4, |stores, n| {
+        let outcomes = contend(&stores, 12, |stores, n| {
             let (id, wanted) = (tasks[n], wanted.clone());
             async move { stores.tasks.update(&system(), id, 1, &wanted).await.unwrap() }
         })
         .await;
         let winner = stores[0].tasks.find(&wanted.name).await.unwrap().unwrap();
         let taken = TaskUpdateOutcome::NameTaken(winner.id);
-        assert_eq!(outcomes.iter().filter(|outcome| **outcome == taken).count(), 3);
+        assert_eq!(outcomes.iter().filter(|outcome| **outcome == taken).count(), 11);
         assert!(outcomes.contains(&TaskUpdateOutcome::Updated(winner)));
     }
 }

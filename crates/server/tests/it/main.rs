@@ -1,5 +1,7 @@
 //! End-to-end tests: real server processes, real databases, real sockets.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod fixtures;
 
 mod command_line;
