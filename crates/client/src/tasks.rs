@@ -5,8 +5,9 @@ use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::run::SkipRange;
+use switchboard_model::schedule::Upcoming;
 use switchboard_model::task::{Task, TaskSpec};
-use switchboard_model::wire::rest::{TaskUpdate, TriggerRequest, TriggerResponse};
+use switchboard_model::wire::rest::{PreviewRequest, TaskUpdate, TriggerRequest, TriggerResponse};
 
 use crate::client::{Client, fetch, send};
 use crate::error::ClientError;
@@ -42,6 +43,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn list_tasks(&self, page: PageRequest) -> Result<Page<Task>, ClientError> {
         fetch(self.api_page(&["tasks"], &page)).await
+    }
+
+    /// Shows what a schedule will do, without storing anything.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn preview_schedule(&self, request: &PreviewRequest) -> Result<Page<Upcoming>, ClientError> {
+        fetch(self.api(Method::POST, &["tasks", "preview"]).json(request)).await
     }
 
     /// Replaces the definition of a task, unless somebody edited it in between.

@@ -220,7 +220,9 @@ async fn append_with_retry(rooms: &dyn RoomStore, events: &[NewEvent]) -> Result
 
 async fn emit_jobs(feed: &dyn FeedStore, hub: &Hub, jobs: Vec<EphemeralJob>) {
     let (events, replies): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.event, job.reply)).unzip();
-    let signals: Vec<Signal> = events.into_iter().filter_map(|event| ephemeral_signal(event, hub.now_ms())).collect();
+    // Before the first tick nobody is connected who could see the time.
+    let now_ms = hub.now().map_or(0, |now| now.timestamp_millis());
+    let signals: Vec<Signal> = events.into_iter().filter_map(|event| ephemeral_signal(event, now_ms)).collect();
     let result = feed.emit(&signals).await.map_err(Arc::new);
     for reply in replies {
         let _ = reply.send(result.clone().map_err(PublishError::Store));

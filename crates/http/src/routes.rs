@@ -57,6 +57,7 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/ws/ticket"             Access::Scope(Scope::RoomsWrite) => tickets::mint;
     POST   "/api/v1/tasks"                 Access::Scope(Scope::TasksWrite) => tasks::create;
     GET    "/api/v1/tasks"                 Access::Scope(Scope::TasksRead)  => tasks::list;
+    POST   "/api/v1/tasks/preview"         Access::Scope(Scope::TasksRead)  => tasks::preview;
     GET    "/api/v1/tasks/by-name/{name}"  Access::Scope(Scope::TasksRead)  => tasks::find;
     GET    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksRead)  => tasks::get;
     PUT    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::update;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_model::instance::Instance;
-use switchboard_store_pg::{PgDiagnosis, PgOptions};
+use switchboard_store_pg::{CONNECTIONS_BESIDE_POOL, PgDiagnosis, PgOptions};
 use switchboard_store_sqlite::SqliteOptions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -17,9 +17,6 @@ use tokio_util::task::TaskTracker;
 use crate::cli::CheckOptions;
 use crate::config::{Config, Hints, Replicas};
 use crate::database::Database;
-
-/// Connections of a replica beside its pool: the listener and the readiness probe.
-const EXTRA_CONNECTIONS: i64 = 2;
 
 /// The clock difference above which logs and external times mislead.
 const MOST_SKEW_MS: i64 = 5_000;
@@ -206,7 +203,7 @@ fn listen(config: &Config, works: bool) -> Finding {
 }
 
 fn connections(config: &Config, facts: &PgDiagnosis, live: &[Instance]) -> Finding {
-    let of = |pool_size: u32| i64::from(pool_size) + EXTRA_CONNECTIONS;
+    let of = |pool_size: u32| i64::from(pool_size) + i64::from(CONNECTIONS_BESIDE_POOL);
     let others: i64 = live.iter().map(|instance| of(instance.pool_size)).sum();
     let wanted = others + of(config.database.pool_size);
     let free = facts.max_connections - facts.superuser_reserved_connections;

@@ -159,12 +159,12 @@ impl Hub {
         self.sessions.lock().values().cloned().collect()
     }
 
-    /// Returns database time in milliseconds since 1970, carried on by the monotonic clock.
-    pub(crate) fn now_ms(&self) -> i64 {
-        self.clock.lock().map_or(0, |(now, read_at)| {
-            let since = i64::try_from(read_at.elapsed().as_millis()).unwrap_or(i64::MAX);
-            now.timestamp_millis().saturating_add(since)
-        })
+    /// Returns database time as of the latest tick, carried on by the monotonic clock; `None` before the
+    /// first tick.
+    #[must_use]
+    pub fn now(&self) -> Option<Timestamp> {
+        let (now, read_at) = (*self.clock.lock())?;
+        Some(now + read_at.elapsed())
     }
 
     fn channel(&self, room: &RoomName) -> Option<Arc<Channel>> {

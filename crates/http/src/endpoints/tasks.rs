@@ -9,9 +9,10 @@ use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::Page;
 use switchboard_model::run::{NewRun, SkipRange, Trigger};
-use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::schedule::{self, ScheduleError, Upcoming};
+use switchboard_model::task::{Task, TaskSpec, TaskSpecError};
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::rest::{TaskUpdate, TriggerRequest, TriggerResponse};
+use switchboard_model::wire::rest::{PREVIEW_MOST, PreviewRequest, TaskUpdate, TriggerRequest, TriggerResponse};
 use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome, TriggerOutcome, WriteContext, Written};
 
 use crate::access::Caller;
@@ -46,6 +47,25 @@ pub(crate) async fn create(
 /// Lists tasks in the order of their creation.
 pub(crate) async fn list(State(app): State<App>, Query(query): Query<PageQuery>) -> ApiResult<Body<Page<Task>>> {
     Ok(Body(app.stores.tasks.list(&query.page()?).await?))
+}
+
+/// Shows what a schedule will do, with the reason for each occurrence that is moved or skipped.
+pub(crate) async fn preview(
+    State(app): State<App>,
+    Json(request): Json<PreviewRequest>,
+) -> ApiResult<Body<Page<Upcoming>>> {
+    if !(1..=PREVIEW_MOST).contains(&request.count) {
+        let detail = format!("must be between 1 and {PREVIEW_MOST}");
+        return Err(ApiError::field(ErrorCode::ValidationFailed, "count", detail));
+    }
+    let from =
+        request.from.or_else(|| app.hub.now()).ok_or_else(|| ApiError::unavailable("the time is not known yet"))?;
+    let schedule = request.schedule.anchored(from).map_err(TaskSpecError::from)?;
+    let items = schedule::preview(&schedule, from, request.count as usize);
+    if items.is_empty() {
+        return Err(TaskSpecError::from(ScheduleError::NeverFires).into());
+    }
+    Ok(Body(Page { items, next_cursor: None }))
 }
 
 /// Returns a task.

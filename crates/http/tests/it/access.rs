@@ -15,6 +15,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/ws/ticket", "rooms:write"),
     ("POST", "/api/v1/tasks", "tasks:write"),
     ("GET", "/api/v1/tasks", "tasks:read"),
+    ("POST", "/api/v1/tasks/preview", "tasks:read"),
     ("GET", "/api/v1/tasks/by-name/{name}", "tasks:read"),
     ("GET", "/api/v1/tasks/{id}", "tasks:read"),
     ("PUT", "/api/v1/tasks/{id}", "tasks:write"),

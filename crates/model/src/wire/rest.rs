@@ -37,6 +37,27 @@ pub struct TriggerResponse {
     pub duplicate: bool,
 }
 
+/// Asks what a schedule will do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewRequest {
+    /// The schedule.
+    pub schedule: crate::schedule::Schedule,
+    /// Only occurrences after this instant; now when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<Timestamp>,
+    /// How many occurrences, 1 to [`PREVIEW_MOST`].
+    #[serde(default = "default_preview_count")]
+    pub count: u32,
+}
+
+/// The most occurrences of one preview.
+pub const PREVIEW_MOST: u32 = 100;
+
+fn default_preview_count() -> u32 {
+    10
+}
+
 /// Replaces the definition of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

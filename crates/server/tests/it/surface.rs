@@ -5,10 +5,11 @@ use switchboard_client::{Client, SocketOptions};
 use switchboard_model::page::PageRequest;
 use switchboard_model::room::Position;
 use switchboard_model::run::{RunState, Trigger};
+use switchboard_model::schedule::{Remark, Schedule};
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::op::{Publish, Since, SinceEnd};
-use switchboard_model::wire::rest::{TaskUpdate, TriggerRequest};
+use switchboard_model::wire::rest::{PreviewRequest, TaskUpdate, TriggerRequest};
 use switchboard_testkit::{Cluster, ledger, wait_until};
 
 use crate::fixtures::{
@@ -47,6 +48,7 @@ on_both_databases! {
     a_waiting_run_is_cancelled_and_retried,
     errors_say_what_to_do,
     payloads_arrive_byte_for_byte,
+    a_calendar_is_previewed_and_fires,
 }
 
 async fn a_task_is_created_edited_paused_and_deleted(cluster: Cluster) {
@@ -276,4 +278,29 @@ async fn payloads_arrive_byte_for_byte(cluster: Cluster) {
         (top == 3).then_some(())
     })
     .await;
+}
+
+async fn a_calendar_is_previewed_and_fires(cluster: Cluster) {
+    let client = cluster.any();
+    let schedule = |expression: &str, zone: &str| {
+        let text = serde_json::json!({"cron": {"expression": expression, "zone": zone}}).to_string();
+        serde_json::from_str::<Schedule>(&text).unwrap()
+    };
+    let from = Some("2027-03-13T12:00:00Z".parse().unwrap());
+    let night = PreviewRequest { schedule: schedule("30 2 * * *", "America/New_York"), from, count: 2 };
+    let shown = client.preview_schedule(&night).await.unwrap().items;
+    assert_eq!(shown[0].at.to_rfc3339(), "2027-03-14T07:00:00+00:00");
+    assert_eq!(shown[0].remark, Some(Remark::MovedAfterGap));
+    assert_eq!(shown[1].at.to_rfc3339(), "2027-03-15T06:30:00+00:00");
+    let nowhere = PreviewRequest { schedule: schedule("@daily", "Mars/Olympus"), from, count: 2 };
+    assert_eq!(client.preview_schedule(&nowhere).await.unwrap_err().code(), Some(ErrorCode::ZoneUnknown));
+    let never = PreviewRequest { schedule: schedule("0 0 30 2 *", "UTC"), from, count: 2 };
+    assert_eq!(client.preview_schedule(&never).await.unwrap_err().code(), Some(ErrorCode::ScheduleNeverFires));
+
+    create_room(client, "lobby").await;
+    let mut value = event_task("second", "lobby");
+    value["schedule"] = serde_json::json!({"cron": {"expression": "* * * * * *", "zone": "Europe/Kiev"}});
+    let task = create_task(client, value).await;
+    let runs = succeeded(client, task.id, 3).await;
+    assert!(runs.iter().all(|run| run.scheduled_for.is_some_and(|at| at.timestamp_subsec_micros() == 0)));
 }
