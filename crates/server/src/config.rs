@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use serde::Deserialize;
+use switchboard_model::api_key::API_KEY_PREFIX;
 use switchboard_model::fire::MISFIRE_GRACE;
 use switchboard_model::identity::PoolName;
 use switchboard_model::instance::Role;
@@ -226,7 +227,11 @@ pub(crate) struct Telemetry {
 
 impl Default for Telemetry {
     fn default() -> Self {
-        Self { log: "info".to_owned(), format: LogFormat::default() }
+        Self {
+            // The server of a database that is up to date says so at every boot.
+            log: "info,sqlx::postgres::notice=warn".to_owned(),
+            format: LogFormat::default(),
+        }
     }
 }
 
@@ -324,8 +329,9 @@ fn validate(config: &Config) -> anyhow::Result<()> {
     if config.database.pool_size < 2 {
         bail!("database.pool_size: must be at least 2");
     }
-    if config.bootstrap_key.as_ref().is_some_and(|key| key.expose().len() < 20) {
-        bail!("bootstrap_key: must have at least 20 characters; make one with `switchboard api-key create`");
+    let is_key = |key: &SecretText| key.expose().starts_with(API_KEY_PREFIX) && key.expose().len() >= 24;
+    if config.bootstrap_key.as_ref().is_some_and(|key| !is_key(key)) {
+        bail!("bootstrap_key: must start with {API_KEY_PREFIX} and have at least 24 characters");
     }
     Ok(())
 }
@@ -383,5 +389,6 @@ mod tests {
         assert!(error(&[("SWITCHBOARD_ROLES", "api,boss")], "").contains("unknown role \"boss\""));
         assert!(error(&[("SWITCHBOARD_DATABASE__POOL_SIZE", "many")], "").contains("POOL_SIZE"));
         assert!(error(&[("SWITCHBOARD_SCHEDULER__LEASE", "1ms")], "").contains("scheduler.lease"));
+        assert!(error(&[("SWITCHBOARD_BOOTSTRAP_KEY", "a-long-text-without-prefix")], "").contains("sbk_"));
     }
 }
