@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::Rng as _;
 use switchboard_model::feed::{FeedCursor, ListenerMode, Tick, TickRequest};
-use switchboard_store_api::{FeedStore, HintReceiver, StoreResult};
+use switchboard_store_api::{FeedStore, HintReceiver, StoreError, StoreResult};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -18,6 +18,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// How often the feed is read while no hint can arrive.
 const PERIOD_WITHOUT_HINTS: Duration = Duration::from_millis(250);
+
+/// How long one read of the feed may take.
+const TICK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Learns what the feed says. Called in order, once per tick; must only note what to do and return.
 pub trait FeedObserver: Send + Sync {
@@ -80,7 +83,7 @@ impl Feed {
         loop {
             let result = tokio::select! {
                 () = stop.cancelled() => return,
-                result = self.store.tick(cursor.as_ref(), &self.request) => result,
+                result = self.tick(cursor.as_ref()) => result,
             };
             is_failing = self.note(&result, is_failing);
             if let Ok(tick) = result {
@@ -104,6 +107,12 @@ impl Feed {
                 tokio::time::sleep(with_jitter(PERIOD_WITHOUT_HINTS)).await;
             }
         }
+    }
+
+    /// Ticks, within a time after which the connection counts as dead.
+    async fn tick(&self, cursor: Option<&FeedCursor>) -> StoreResult<Tick> {
+        let tick = tokio::time::timeout(TICK_PATIENCE, self.store.tick(cursor, &self.request)).await;
+        tick.unwrap_or_else(|late| Err(StoreError::Unavailable(late.into())))
     }
 
     /// Counts and logs a tick; returns whether the feed fails now.

@@ -227,20 +227,26 @@ impl Outbox {
     /// Queues a page that was read from the log for a room that is behind. The lane was empty when the
     /// page was asked for, so a page, which is itself bounded, always goes in whole.
     pub(crate) fn extend(&mut self, behind: &BehindRoom, frames: &[Arc<DataFrame>]) {
-        let Some(subscription) = self.subscriptions.get_mut(&behind.room) else { return };
         // The client may have left and joined again at another position meanwhile.
-        let is_same = subscription.state == SubscriptionState::Behind
-            && subscription.epoch == behind.epoch
-            && subscription.cursor == behind.cursor;
-        if !is_same {
+        if !self.is_still(behind) {
             return;
         }
+        let Some(subscription) = self.subscriptions.get_mut(&behind.room) else { return };
         if let Some(last) = frames.last().and_then(|frame| frame.offset) {
             subscription.cursor = last;
         }
         for frame in frames {
             self.push(frame);
         }
+    }
+
+    /// Tells whether a room is behind at exactly this position.
+    pub(crate) fn is_still(&self, behind: &BehindRoom) -> bool {
+        self.subscriptions.get(&behind.room).is_some_and(|subscription| {
+            subscription.state == SubscriptionState::Behind
+                && subscription.epoch == behind.epoch
+                && subscription.cursor == behind.cursor
+        })
     }
 
     /// Makes a room that is behind live if everything up to `top` of `epoch` is queued; returns whether
@@ -291,15 +297,29 @@ impl Outbox {
             metrics::counter!("switchboard_realtime_events_delivered_total").increment(burst.len() as u64);
             return Step::Send(burst);
         }
-        let behind =
-            self.subscriptions.iter().find(|(_, subscription)| subscription.state == SubscriptionState::Behind);
-        match behind {
-            Some((room, subscription)) => Step::CatchUp(BehindRoom {
+        let is_behind = |subscription: &Subscription| subscription.state == SubscriptionState::Behind;
+        if let Some((room, subscription)) = self.subscriptions.iter().find(|(_, found)| is_behind(found)) {
+            return Step::CatchUp(BehindRoom {
                 room: room.clone(),
                 epoch: subscription.epoch.clone(),
                 cursor: subscription.cursor,
-            }),
-            None => Step::Wait,
+            });
+        }
+        self.tell_recovered();
+        if self.control.is_empty() { Step::Wait } else { Step::Send(self.control.drain(..).collect()) }
+    }
+
+    /// Tells the client of live rooms whose events were dropped that the lane has emptied.
+    fn tell_recovered(&mut self) {
+        let mut notices = Vec::new();
+        for (room, subscription) in &mut self.subscriptions {
+            if subscription.state == SubscriptionState::Live && std::mem::take(&mut subscription.is_lagging) {
+                let dropped = std::mem::take(&mut subscription.dropped);
+                notices.push(NoticeFrame::Lag { room: room.clone(), state: LagState::Live, dropped });
+            }
+        }
+        for notice in &notices {
+            self.notice(notice);
         }
     }
 }
@@ -383,6 +403,11 @@ mod tests {
         }
         assert_eq!(outbox.data.len(), OUTBOX_FRAMES);
         assert_eq!(outbox.subscriptions[&room()].dropped, 3);
+        let Step::Send(first) = outbox.step() else { panic!("the notice of the first drop expected") };
+        assert!(String::from_utf8_lossy(&first[0]).contains("\"dropping\",\"dropped\":1"));
+        // What is left of the lane, and then the notice that it is empty.
+        assert_eq!(sent(&mut outbox), OUTBOX_FRAMES + 1);
+        assert!(!outbox.subscriptions[&room()].is_lagging);
     }
 
     #[test]

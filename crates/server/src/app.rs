@@ -55,7 +55,7 @@ pub(crate) struct App {
     pub(crate) stores: Stores,
     pub(crate) hub: Arc<Hub>,
     pub(crate) lifecycle: Lifecycle,
-    pub(crate) scheduler: SchedulerHandle,
+    pub(crate) scheduler: Arc<SchedulerHandle>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) stop: StopTokens,
     pub(crate) trackers: Trackers,
@@ -112,8 +112,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         let (membership, stop) = (Arc::clone(&membership), stop.core.clone());
         async move { membership.run(stop).await }
     });
-    trackers.core.spawn(metrics_upkeep(prometheus.clone(), stop.core.clone()));
-    let scheduler = scheduler.start(&trackers.work, stop.soft.clone(), stop.hard.clone());
+    let scheduler = Arc::new(scheduler.start(&trackers.work, stop.soft.clone(), stop.hard.clone()));
+    trackers.core.spawn(metrics_upkeep(prometheus.clone(), Arc::clone(&scheduler), stop.core.clone()));
 
     let lifecycle = Lifecycle::default();
     let api = Api {
@@ -204,10 +204,11 @@ pub(crate) async fn store_key(
     written.now().context("the key was made by an earlier request")
 }
 
-/// Folds histogram samples regularly, so that they do not pile up between scrapes.
-async fn metrics_upkeep(prometheus: PrometheusHandle, stop: CancellationToken) {
+/// Folds histogram samples and refreshes the ages of the loops regularly, whether anybody scrapes or not.
+async fn metrics_upkeep(prometheus: PrometheusHandle, scheduler: Arc<SchedulerHandle>, stop: CancellationToken) {
     let period = std::time::Duration::from_secs(5);
     while stop.run_until_cancelled(tokio::time::sleep(period)).await.is_some() {
+        let _ = scheduler.loops();
         prometheus.run_upkeep();
     }
 }

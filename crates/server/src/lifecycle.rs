@@ -70,7 +70,7 @@ pub(crate) async fn stop(app: App, drain: &Drain) {
     app.stop.soft.cancel();
     // Sockets move within half of the time, so that the rest is left for their last frames.
     let moved = app.hub.drain(drain.timeout.to_std().min(Duration::from_secs(10)) / 2);
-    let (_, _) = tokio::join!(moved, tokio::time::timeout_at(deadline, app.scheduler.drained()));
+    let _ = tokio::time::timeout_at(deadline, async { tokio::join!(moved, app.scheduler.drained()) }).await;
     app.stop.hard.cancel();
     finish("work", &app.trackers.work, LAST_PHASE).await;
 

@@ -40,6 +40,8 @@ struct State {
     target: i64,
     /// Whether a reader is under way.
     is_fetching: bool,
+    /// Whether something happened since the reader last asked, so that it must ask again.
+    is_stale: bool,
     members: HashMap<ConnectionId, Arc<Session>>,
     recent: VecDeque<Arc<DataFrame>>,
     recent_bytes: usize,
@@ -51,6 +53,7 @@ impl Channel {
             head: None,
             target: 0,
             is_fetching: false,
+            is_stale: false,
             members: HashMap::new(),
             recent: VecDeque::new(),
             recent_bytes: 0,
@@ -71,10 +74,6 @@ impl Channel {
         let mut state = self.state.lock();
         state.members.remove(&session.id());
         state.members.is_empty()
-    }
-
-    pub(super) fn head(&self) -> Option<(Epoch, i64)> {
-        self.state.lock().head.clone()
     }
 
     /// Tells whether everything up to `top` of `epoch` is delivered or on its way.
@@ -125,35 +124,37 @@ impl Channel {
         self.state.lock().offer(frame);
     }
 
-    /// Marks the channel as being read; `false` if it is already.
+    /// Marks the channel as being read; `false` if it is already, and then its reader asks once more.
     pub(super) fn start_fetching(&self) -> bool {
-        !std::mem::replace(&mut self.state.lock().is_fetching, true)
-    }
-
-    pub(super) fn is_fetching(&self) -> bool {
-        self.state.lock().is_fetching
-    }
-
-    /// Delivers a page of the log, and ends the reading when nothing more is known of. Returns whether
-    /// that moved the channel on.
-    pub(super) fn apply(&self, page: Option<HistoryPage>) -> bool {
         let mut state = self.state.lock();
-        let Some((known, offset)) = state.head.clone() else {
-            state.is_fetching = false;
-            return false;
-        };
+        state.is_stale = true;
+        !std::mem::replace(&mut state.is_fetching, true)
+    }
+
+    /// Returns after which offset the reader reads next; `None` ends the reading.
+    pub(super) fn next_read(&self) -> Option<i64> {
+        let mut state = self.state.lock();
+        state.is_fetching = state.head.is_some() && (state.is_stale || state.offset() < state.target);
+        state.is_stale = false;
+        state.is_fetching.then(|| state.offset())
+    }
+
+    /// Delivers a page of the log that was read after an offset. The channel may have moved on meanwhile.
+    pub(super) fn apply(&self, after: i64, page: Option<HistoryPage>) {
+        let mut state = self.state.lock();
+        let Some((known, _)) = state.head.clone() else { return };
         let Some(page) = page else {
             // Either deleted, or an implicit room before its first event.
             if known != void_epoch() {
                 state.move_to(&self.name, "room_deleted", void_epoch(), 0);
             }
-            state.is_fetching = false;
-            return true;
+            state.target = state.offset();
+            return;
         };
         let starts_history = known == void_epoch() && page.first_kept == 1;
         if known != page.epoch && !starts_history {
             state.move_to(&self.name, "epoch_changed", page.epoch, page.top);
-        } else if page.top < offset {
+        } else if page.top < after {
             state.move_to(&self.name, "history_lost", page.epoch, page.top);
         } else {
             for event in &page.events {
@@ -165,8 +166,6 @@ impl Channel {
                 state.move_to(&self.name, "history_pruned", page.epoch, page.top);
             }
         }
-        state.is_fetching = state.offset() < state.target;
-        state.head != Some((known, offset))
     }
 
     /// Returns recent events after a cursor, if all of them are kept here.

@@ -34,6 +34,9 @@ use observe::Reconciliation;
 /// How many reads of the log go at the same time, so that 500 resuming sockets are not 500 readers.
 const LOG_READERS: usize = 8;
 
+/// The longest slot of one session in a drain.
+const DRAIN_SLOT: Duration = Duration::from_millis(50);
+
 /// How long a failed read of the log waits before it is tried again.
 const READ_RETRY: Duration = Duration::from_millis(250);
 
@@ -136,9 +139,12 @@ impl Hub {
         }
     }
 
-    /// Moves every session to another replica: each is told the window, and closed at its own slot in it.
-    pub async fn drain(&self, window: Duration) {
+    /// Moves every session to another replica: each is told the window, and closed at its own slot in it. A
+    /// few sessions need less than the `longest` window.
+    pub async fn drain(&self, longest: Duration) {
         let sessions = self.all_sessions();
+        let count = u32::try_from(sessions.len().max(1)).unwrap_or(u32::MAX);
+        let window = longest.min(DRAIN_SLOT.saturating_mul(count));
         let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
         for session in &sessions {
             session.notice(&NoticeFrame::Goaway {
@@ -147,9 +153,10 @@ impl Hub {
                 reconnect_max_ms: window_ms,
             });
         }
-        let slot = window / u32::try_from(sessions.len().max(1)).unwrap_or(u32::MAX);
-        for session in sessions {
-            tokio::time::sleep(slot).await;
+        let start = Instant::now();
+        for (index, session) in (1_u32..).zip(sessions) {
+            // Absolute slots: many short sleeps would add up to more than the window.
+            tokio::time::sleep_until(start + window.mul_f64(f64::from(index) / f64::from(count))).await;
             session.close(CloseCode::Drain);
         }
         self.close_all(CloseCode::Drain);
@@ -184,13 +191,9 @@ impl Hub {
     fn fetch(&self, channel: Arc<Channel>) {
         let Some(hub) = self.me.upgrade().filter(|_| channel.start_fetching()) else { return };
         let task = async move {
-            while channel.is_fetching() {
-                let after = channel.head().map_or(0, |(_, offset)| offset);
+            while let Some(after) = channel.next_read() {
                 match hub.read(channel.name(), after).await {
-                    // The page may be older than what the feed announced meanwhile; then read again.
-                    Ok(page) => {
-                        channel.apply(page);
-                    }
+                    Ok(page) => channel.apply(after, page),
                     Err(error) => hub.pause_after(&error).await,
                 }
                 if hub.stop.is_cancelled() {
@@ -207,11 +210,21 @@ impl Hub {
         self.rooms.history(room, after, HISTORY_EVENTS).await
     }
 
+    /// Waits before a read is tried again: briefly after a passing fault, longer after one that stays.
     async fn pause_after(&self, error: &StoreError) {
-        tracing::debug!(error = %crate::feed::error_chain(error), "a room cannot be read");
+        if error.is_transient() {
+            tracing::debug!(error = %crate::feed::error_chain(error), "a room cannot be read now");
+            self.pause(READ_RETRY).await;
+        } else {
+            tracing::error!(error = %crate::feed::error_chain(error), "a room cannot be read");
+            self.pause(READ_RETRY * 20).await;
+        }
+    }
+
+    async fn pause(&self, time: Duration) {
         tokio::select! {
             () = self.stop.cancelled() => {}
-            () = tokio::time::sleep(READ_RETRY) => {}
+            () = tokio::time::sleep(time) => {}
         }
     }
 
@@ -233,7 +246,11 @@ impl Hub {
                 Err(error) => self.pause_after(&error).await,
             }
         }
-        channel.go_live(session);
+        if !channel.go_live(session) && session.outbox.lock().is_still(&behind) {
+            // The log and the channel disagree, so the channel is out of date: it reads, too.
+            self.fetch(Arc::clone(&channel));
+            self.pause(READ_RETRY).await;
+        }
     }
 }
 

@@ -1,0 +1,145 @@
+//! One replica's bus on a fresh database, without sockets.
+
+use std::sync::Arc;
+
+use switchboard_events::{
+    Feed, FeedObserver, Hub, Operations, Outgoing, Publisher, Session, SessionGuard, SessionIdentity,
+};
+use switchboard_model::feed::TickRequest;
+use switchboard_model::identity::{Actor, RoomName};
+use switchboard_model::ids::{InstanceId, RoomId};
+use switchboard_model::json_text::JsonText;
+use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
+use switchboard_model::ticket::Grants;
+use switchboard_model::wire::frame::ServerFrame;
+use switchboard_store_api::{AppendOutcome, Stores, WriteContext};
+use switchboard_store_sqlite::SqliteOptions;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+pub(crate) struct Bench {
+    pub(crate) stores: Stores,
+    hub: Arc<Hub>,
+    publisher: Publisher,
+    operations: Operations,
+    _folder: tempfile::TempDir,
+    _stop: DropGuard,
+}
+
+/// The number of a stored event.
+pub(crate) fn offset(frame: &ServerFrame) -> Option<i64> {
+    match frame {
+        ServerFrame::Event(event) => event.offset,
+        _ => None,
+    }
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+        let options = SqliteOptions::new(folder.path().join("bus.db"));
+        let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
+        let hub = Hub::new(stores.rooms.clone(), InstanceId::boot("test"), tracker.clone(), stop.clone());
+        let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
+        let observers = vec![hub.clone() as Arc<dyn FeedObserver>];
+        tracker.spawn(Feed::new(stores.feed.clone(), TickRequest::default(), observers).run(stop.clone()));
+        tracker.spawn(lanes.run(stop.clone()));
+        let operations = Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone());
+        Self { stores, hub, publisher, operations, _folder: folder, _stop: stop.drop_guard() }
+    }
+
+    pub(crate) async fn create_room(&self, name: &str) {
+        self.create_room_keeping(name, 1_000_000).await;
+    }
+
+    pub(crate) async fn create_room_keeping(&self, name: &str, max_count: i64) {
+        let retention = Retention { max_count, ..Retention::default() };
+        let room = NewRoom { id: RoomId::new(), name: name.parse().unwrap(), kind: RoomKind::Public, retention };
+        self.stores.rooms.create(&WriteContext::system("test"), &room).await.unwrap();
+    }
+
+    pub(crate) async fn delete_room(&self, name: &str) {
+        assert!(self.stores.rooms.delete(&WriteContext::system("test"), &name.parse().unwrap()).await.unwrap());
+    }
+
+    pub(crate) async fn connect(&self, user: &str) -> SessionGuard {
+        let user_id = user.parse().unwrap();
+        self.hub.connect(SessionIdentity { user_id, session_id: None, grants: Grants::default() }).await.unwrap()
+    }
+
+    /// Sends an operation and returns the answer; frames before it are dropped, later ones of the burst too.
+    pub(crate) async fn send(&self, session: &Arc<Session>, text: &str) -> JsonText {
+        self.operations.handle(session, text).await;
+        let frames = self.frames_until(session, |frame| matches!(frame, ServerFrame::Reply(_))).await;
+        let Some(ServerFrame::Reply(reply)) = frames.into_iter().next_back() else { panic!("a reply expected") };
+        reply.ok.unwrap_or_else(|| panic!("{text} was refused: {:?}", reply.error))
+    }
+
+    /// Reads frames up to the first one that fits.
+    pub(crate) async fn frames_until(
+        &self,
+        session: &Arc<Session>,
+        fits: impl Fn(&ServerFrame) -> bool,
+    ) -> Vec<ServerFrame> {
+        let mut read = Vec::new();
+        loop {
+            let Outgoing::Frames(texts) = session.next().await else { panic!("closed") };
+            for text in texts {
+                let frame = ServerFrame::parse(std::str::from_utf8(&text).unwrap()).unwrap();
+                let is_last = fits(&frame);
+                read.push(frame);
+                if is_last {
+                    return read;
+                }
+            }
+        }
+    }
+
+    /// Reads the offsets of the next events.
+    pub(crate) async fn offsets(&self, session: &Arc<Session>, count: usize) -> Vec<i64> {
+        let mut offsets = Vec::new();
+        while offsets.len() < count {
+            let Outgoing::Frames(texts) = session.next().await else { panic!("closed") };
+            let frames = texts.iter().map(|text| ServerFrame::parse(std::str::from_utf8(text).unwrap()).unwrap());
+            offsets.extend(frames.filter_map(|frame| offset(&frame)));
+        }
+        offsets
+    }
+
+    /// Joins a room anew from its beginning and reads to its top.
+    pub(crate) async fn rejoin_and_read(&self, session: &Arc<Session>, room: &str) -> i64 {
+        self.send(session, &format!(r#"{{"id":8,"op":"leave","room":"{room}"}}"#)).await;
+        let join = format!(r#"{{"id":9,"op":"join","room":"{room}","since":"earliest"}}"#);
+        let joined: switchboard_model::wire::frame::Joined = self.send(session, &join).await.decode().unwrap();
+        let count = usize::try_from(joined.replayed).unwrap();
+        let offsets = self.offsets(session, count).await;
+        offsets.last().copied().unwrap_or_default()
+    }
+
+    /// Publishes through this replica, in batches of one commit.
+    pub(crate) async fn publish_here(&self, room: &str, count: usize) {
+        self.publish_with(room, vec![JsonText::null(); count]).await;
+    }
+
+    pub(crate) async fn publish_with(&self, room: &str, payloads: Vec<JsonText>) -> Vec<AppendOutcome> {
+        self.publisher.publish_batch(events(room, payloads)).await.unwrap()
+    }
+
+    /// Publishes as another replica does, which this one hears of by the feed alone.
+    pub(crate) async fn publish_elsewhere(&self, room: &str, count: usize) {
+        self.stores.rooms.append(&events(room, vec![JsonText::null(); count])).await.unwrap();
+    }
+}
+
+fn events(room: &str, payloads: Vec<JsonText>) -> Vec<NewEvent> {
+    let room: RoomName = room.parse().unwrap();
+    let event = |payload| NewEvent {
+        room: room.clone(),
+        event: "note".parse().unwrap(),
+        payload,
+        msg_id: MessageId::given_or_new(None),
+        sender: Actor::System("test"),
+    };
+    payloads.into_iter().map(event).collect()
+}
