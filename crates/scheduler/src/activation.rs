@@ -1,7 +1,8 @@
 //! Background loops: one activity that runs when it is woken and, as a backstop, every period.
 //!
-//! Wake-ups are hints, re-reading the database is the truth. Errors and panics never end a loop; they
-//! are logged when a loop begins to fail and when it works again. It knows nothing of what a loop does.
+//! Wake-ups are hints, re-reading the database is the truth. Errors, panics and calls that never return
+//! do not end a loop: the next run follows after a short wait, which doubles up to the period. They are
+//! logged when a loop begins to fail and when it works again. It knows nothing of what a loop does.
 
 use std::error::Error;
 use std::panic::AssertUnwindSafe;
@@ -13,11 +14,17 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use switchboard_model::span::Span;
 use switchboard_store_api::StoreResult;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::meters;
 use crate::wake::Wake;
+
+/// The longest time that a store may take, far beyond what a healthy one needs: a call on a connection
+/// that died without a word would never return.
+pub(crate) const LONGEST_CALL: Duration = Duration::from_secs(30);
+/// The longest time from the start of a run that failed, after others that did not, to the next one.
+const FIRST_RETRY: Duration = Duration::from_millis(250);
 
 /// How a loop that runs on every replica keeps out of the way of the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +41,7 @@ pub enum Exclusivity {
 #[async_trait]
 pub trait Activity: Send + 'static {
     /// Does the work once and says in a few words what was done. It is idempotent and learns what
-    /// there is to do from the database.
+    /// there is to do from the database. One that takes too long is dropped wherever it waits.
     ///
     /// # Errors
     /// Fails when a store does; the loop goes on.
@@ -50,7 +57,7 @@ pub struct Activation {
     pub exclusivity: Exclusivity,
     /// The longest time between the starts of two runs.
     pub period: Span,
-    /// The share of the period that chance takes off, and by which the first run is delayed: 0 to 1.
+    /// The share of each wait that chance takes off, and of the period by which the first run is delayed: 0 to 1.
     pub jitter: f64,
     /// What makes it run earlier.
     pub wake: Wake,
@@ -70,7 +77,10 @@ impl Activation {
     }
 
     async fn repeat<A: Activity>(self, mut activity: A, stop: CancellationToken, handle: LoopHandle) {
-        let mut backstop = Instant::now() + self.chance_of_period();
+        let period = self.period.to_std();
+        let first_retry = FIRST_RETRY.min(period / 20);
+        let mut retry = first_retry;
+        let mut backstop = Instant::now() + self.chance_of(period);
         loop {
             tokio::select! {
                 biased;
@@ -79,19 +89,36 @@ impl Activation {
                 () = sleep_until(backstop) => {}
             }
             self.wake.arm();
-            backstop = Instant::now() + self.period.to_std().saturating_sub(self.chance_of_period());
-            let outcome = AssertUnwindSafe(activity.run_once()).catch_unwind().await;
-            match outcome {
-                Ok(Ok(report)) => handle.succeeded(report),
-                Ok(Err(error)) => handle.failed(with_causes(&error)),
-                Err(_) => handle.failed("panicked".to_owned()),
-            }
+            let started = Instant::now();
+            let wait = match run(&mut activity).await {
+                Ok(report) => {
+                    handle.succeeded(report);
+                    retry = first_retry;
+                    period
+                }
+                Err(error) => {
+                    handle.failed(error);
+                    let wait = retry;
+                    retry = (wait * 2).min(period);
+                    wait
+                }
+            };
+            backstop = started + wait.saturating_sub(self.chance_of(wait));
         }
         tracing::debug!(name = self.name, "loop stopped");
     }
 
-    fn chance_of_period(&self) -> Duration {
-        self.period.to_std().mul_f64(self.jitter.clamp(0.0, 1.0) * rand::random::<f64>())
+    fn chance_of(&self, wait: Duration) -> Duration {
+        wait.mul_f64(self.jitter.clamp(0.0, 1.0) * rand::random::<f64>())
+    }
+}
+
+/// Lets an activity work once; returns what it did or why it failed.
+async fn run(activity: &mut impl Activity) -> Result<String, String> {
+    match timeout(LONGEST_CALL, AssertUnwindSafe(activity.run_once()).catch_unwind()).await {
+        Ok(Ok(outcome)) => outcome.map_err(|error| with_causes(&error)),
+        Ok(Err(_)) => Err("panicked".to_owned()),
+        Err(_) => Err(format!("not done after {} s", LONGEST_CALL.as_secs())),
     }
 }
 
@@ -177,7 +204,8 @@ mod tests {
 
     use super::*;
 
-    type Step = fn() -> StoreResult<String>;
+    /// `None` never ends.
+    type Step = fn() -> Option<StoreResult<String>>;
 
     /// Goes through its steps, then repeats the last; tells when it ran.
     struct Script {
@@ -191,7 +219,10 @@ mod tests {
         async fn run_once(&mut self) -> StoreResult<String> {
             self.ran.send(self.start.elapsed()).unwrap();
             let step = if self.steps.len() > 1 { self.steps.remove(0) } else { self.steps[0] };
-            step()
+            match step() {
+                Some(outcome) => outcome,
+                None => std::future::pending().await,
+            }
         }
     }
 
@@ -224,7 +255,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_loop_runs_at_its_start_every_period_and_when_woken() {
-        let mut running = start(vec![|| Ok("done".to_owned())]);
+        let mut running = start(vec![|| Some(Ok("done".to_owned()))]);
         assert_eq!(running.ran.recv().await, Some(Duration::ZERO));
         assert_eq!(running.ran.recv().await, Some(Duration::from_secs(10)));
         running.wake.at(Instant::now() + Duration::from_secs(3));
@@ -238,31 +269,60 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn errors_and_panics_are_told_and_never_end_the_loop() {
         let mut running = start(vec![
-            || Ok("first".to_owned()),
-            || Err(StoreError::Unavailable("no route".into())),
+            || Some(Ok("first".to_owned())),
+            || Some(Err(StoreError::Unavailable("no route".into()))),
             || panic!("as told"),
-            || Ok("second".to_owned()),
+            || Some(Ok("second".to_owned())),
         ]);
         let mut seen = Vec::new();
         for _ in 0..4 {
             running.ran.recv().await.unwrap();
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
             seen.push(running.handle.status());
         }
         running.stop.cancel();
         let states: Vec<_> = seen
             .iter()
-            .map(|status| (status.report.as_str(), status.error.as_deref(), status.last_success.as_secs()))
+            .map(|status| (status.report.as_str(), status.error.as_deref(), status.last_success.as_millis()))
             .collect();
         assert_eq!(
             states,
             [
                 ("first", None, 1),
-                ("first", Some("the database is unavailable: no route"), 11),
-                ("first", Some("panicked"), 21),
+                ("first", Some("the database is unavailable: no route"), 10_001),
+                ("first", Some("panicked"), 10_251),
                 ("second", None, 1),
             ]
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loop_that_fails_tries_again_soon_and_then_less_and_less_often() {
+        let fails: Step = || Some(Err(StoreError::Unavailable("no route".into())));
+        let works: Step = || Some(Ok("done".to_owned()));
+        let mut steps = vec![fails; 8];
+        steps.extend([works, fails, works]);
+        let mut running = start(steps);
+        let mut waits = Vec::new();
+        let mut last = running.ran.recv().await.unwrap();
+        for _ in 0..10 {
+            let ran = running.ran.recv().await.unwrap();
+            waits.push((ran - last).as_millis());
+            last = ran;
+        }
+        running.stop.cancel();
+        assert_eq!(waits, [250, 500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000, 10_000, 250]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_that_never_ends_is_dropped_and_tried_again() {
+        let mut running = start(vec![|| None, || Some(Ok("done".to_owned()))]);
+        assert_eq!(running.ran.recv().await, Some(Duration::ZERO));
+        assert_eq!(running.ran.recv().await, Some(LONGEST_CALL));
+        running.stop.cancel();
+        running.tracker.wait().await;
+        let status = running.handle.status();
+        assert_eq!((status.report.as_str(), status.error), ("done", None));
     }
 
     #[test]
@@ -275,7 +335,7 @@ mod tests {
             wake: Wake::default(),
         };
         for _ in 0..1_000 {
-            assert!(activation.chance_of_period() <= Duration::from_secs(5));
+            assert!(activation.chance_of(Duration::from_secs(10)) <= Duration::from_secs(5));
         }
     }
 }

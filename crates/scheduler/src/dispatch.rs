@@ -40,6 +40,7 @@ impl Activity for Dispatch {
         self.request.limit = free;
         let cancels = self.wakes.cancels.load(Ordering::SeqCst);
         let asked = Instant::now();
+        // When the answer is lost, what was leased is held by nobody: it expires and is recovered.
         let batch = self.runs.lease(&self.request).await?;
         let leased = batch.runs.len();
         if leased > 0 {

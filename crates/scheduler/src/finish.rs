@@ -10,9 +10,9 @@ use std::time::Duration;
 use switchboard_model::run::{Ending, Finish, RunState};
 use switchboard_store_api::{FinishOutcome, RunStore, StoreError};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::activation::with_causes;
+use crate::activation::{LONGEST_CALL, with_causes};
 use crate::lease::Lease;
 use crate::meters;
 use crate::observer::Wakes;
@@ -65,7 +65,9 @@ impl Finisher {
         let mut wait = FIRST_WAIT;
         while !batch.is_empty() {
             let finishes: Vec<_> = batch.iter().map(|ended| ended.finish.clone()).collect();
-            let error = match self.runs.finish(&finishes).await {
+            // Without an answer the outcome is unknown; ends are fenced, so to repeat them is safe.
+            let answer = timeout(LONGEST_CALL, self.runs.finish(&finishes)).await;
+            let error = match answer.unwrap_or_else(|elapsed| Err(StoreError::Unavailable(elapsed.into()))) {
                 Ok(outcomes) => {
                     batch.into_iter().zip(outcomes).for_each(|(ended, outcome)| self.acknowledged(ended, outcome));
                     return Ok(());

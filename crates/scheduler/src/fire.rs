@@ -28,6 +28,8 @@ pub(crate) struct Fire {
     pub(crate) settings: Arc<dyn SettingStore>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) grace: Span,
+    /// Whether the fleet settings have changed since they were last read.
+    pub(crate) is_outdated: bool,
     /// What the fleet settings said when they were last read.
     pub(crate) is_enabled: bool,
     /// The earliest next occurrence of the tasks that were fired here.
@@ -70,10 +72,11 @@ impl Activity for Fire {
 
 impl Fire {
     async fn follow_settings(&mut self) -> StoreResult<()> {
-        if self.wakes.settings_changed.swap(false, Ordering::SeqCst) {
-            let read = self.settings.fleet().await;
-            self.wakes.settings_changed.fetch_or(read.is_err(), Ordering::SeqCst);
-            self.is_enabled = read?.value.scheduler_enabled;
+        // Remembered here until they are read, for this pass may fail or be dropped at the reading.
+        self.is_outdated |= self.wakes.settings_changed.swap(false, Ordering::SeqCst);
+        if self.is_outdated {
+            self.is_enabled = self.settings.fleet().await?.value.scheduler_enabled;
+            self.is_outdated = false;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{RenewOutcome, RunStore, StoreError, StoreResult};
+use switchboard_store_api::{RenewOutcome, Renewal, RunStore, StoreError, StoreResult};
 use tokio::time::{Instant, timeout};
 
 use crate::activation::Activity;
@@ -28,8 +28,8 @@ impl Activity for Heartbeat {
         fail_point::hit(FailPoint::DuringRenewal);
         let renewals: Vec<_> = leases.iter().map(|lease| lease.renewal()).collect();
         let asked = Instant::now();
-        // What is unanswered for so long is lost anyway, and younger leases need the next renewal.
-        let answer = timeout(self.held.patience(), self.runs.renew(&renewals, self.held.length())).await;
+        // Younger leases need the next renewal before their own patience ends.
+        let answer = timeout(self.held.length().to_std() / 3, self.renew(&renewals)).await;
         let outcomes = answer.map_err(|elapsed| StoreError::Unavailable(elapsed.into()))??;
         let mut lost = 0;
         for (lease, outcome) in leases.iter().zip(outcomes) {
@@ -47,5 +47,22 @@ impl Activity for Heartbeat {
         }
         // Some of the lost may have ended a moment ago; their runs know better.
         Ok(format!("{} leases renewed, {lost} lost or ended", leases.len() - lost))
+    }
+}
+
+impl Heartbeat {
+    /// Asks for renewals, and once more while there is no answer: by the time of a renewal a third of
+    /// the lease, only a sixth of it is left to patience, and a connection may be dead without a word.
+    /// A slow answer to the first request still counts, and to be renewed twice does no harm.
+    async fn renew(&self, renewals: &[Renewal]) -> StoreResult<Vec<RenewOutcome>> {
+        let ask = || self.runs.renew(renewals, self.held.length());
+        let mut first = ask();
+        if let Ok(answer) = timeout(self.held.length().to_std() / 12, &mut first).await {
+            return answer;
+        }
+        tokio::select! {
+            answer = first => answer,
+            answer = ask() => answer,
+        }
     }
 }

@@ -119,6 +119,7 @@ impl Start<'_> {
             settings: stores.settings.clone(),
             wakes: wakes.clone(),
             grace: options.misfire_grace,
+            is_outdated: false,
             is_enabled: false,
             upcoming: None,
         };

@@ -22,6 +22,10 @@ pub(crate) enum Renewing {
     Works,
     /// They are lost on their way, and nobody answers.
     Hangs,
+    /// So is the next one; those after it work.
+    HangsOnce,
+    /// The next one fails as if the database were away; those after it work.
+    FailsOnce,
     /// They are lost on their way, and the answer says that all is well.
     Lies,
 }
@@ -55,10 +59,18 @@ impl FaultyRuns {
 #[async_trait]
 impl RunStore for FaultyRuns {
     async fn renew(&self, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
-        let renewing = *self.renewing.lock();
+        let renewing = {
+            let mut next = self.renewing.lock();
+            let renewing = *next;
+            if matches!(renewing, Renewing::HangsOnce | Renewing::FailsOnce) {
+                *next = Renewing::Works;
+            }
+            renewing
+        };
         match renewing {
             Renewing::Works => self.inner.renew(renewals, lease).await,
-            Renewing::Hangs => std::future::pending().await,
+            Renewing::Hangs | Renewing::HangsOnce => std::future::pending().await,
+            Renewing::FailsOnce => Err(StoreError::Unavailable("as the test wants it".into())),
             Renewing::Lies => Ok(vec![RenewOutcome::Renewed; renewals.len()]),
         }
     }

@@ -110,3 +110,42 @@ async fn an_end_is_given_up_when_its_lease_is_lost() {
     bench.until_state(id, RunState::Succeeded).await;
     bench.close([replica]).await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_fails_once_loses_no_run() {
+    loses_no_run(Renewing::FailsOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_that_hangs_once_loses_no_run() {
+    loses_no_run(Renewing::HangsOnce).await;
+}
+
+/// Lets the first renewal of a run go wrong, and the run end after the next one.
+async fn loses_no_run(fault: Renewing) {
+    let bench = Bench::new().await;
+    let (stores, faults) = FaultyRuns::put_into(&bench.stores);
+    *faults.renewing.lock() = fault;
+    let (started, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (tell, wait) = (started.clone(), go_on.clone());
+    let registry = SystemRegistry::default().with("work", move |stop: CancellationToken| {
+        let (tell, wait) = (tell.clone(), wait.clone());
+        async move {
+            tell.notify_one();
+            tokio::select! {
+                () = stop.cancelled() => Err(ActionError::Permanent("stopped".to_owned())),
+                () = wait.notified() => Ok(json("1")),
+            }
+        }
+    });
+    let replica = bench.replica_with(&stores, registry, |_| {});
+    let id = bench.triggered("work", |_| {}).await;
+    started.notified().await;
+    let leased_until = bench.run(id).await.lease_until;
+    bench.until(id, |run| run.lease_until > leased_until).await;
+    assert_eq!(*faults.renewing.lock(), Renewing::Works, "one renewal went wrong");
+    go_on.notify_one();
+    let run = bench.until_state(id, RunState::Succeeded).await;
+    assert_eq!((run.result, run.attempt), (Some(json("1")), 1));
+    bench.close([replica]).await;
+}
