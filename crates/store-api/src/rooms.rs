@@ -99,7 +99,8 @@ pub trait RoomStore: Send + Sync {
     async fn tops(&self, names: &[RoomName]) -> StoreResult<Vec<RoomTop>>;
 
     /// Applies the retention of up to `limit` rooms that exceed it: raises `first_kept`, then
-    /// deletes. Also deletes expired message ids. Returns how many events were deleted.
+    /// deletes. Also deletes expired message ids. Returns how many events and message ids were
+    /// deleted; one call need not delete all, so only 0 says that nothing was left.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -86,7 +86,8 @@ pub trait TaskStore: Send + Sync {
     /// Fails when the database does.
     async fn find(&self, name: &TaskName) -> StoreResult<Option<Task>>;
 
-    /// Lists tasks in the order of their creation.
+    /// Lists tasks in the order of their creation. One that cannot be read is left out, so a page
+    /// may hold fewer than its limit while its cursor leads on.
     ///
     /// # Errors
     /// Fails when the database does.

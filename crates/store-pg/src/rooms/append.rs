@@ -15,20 +15,22 @@ use uuid::Uuid;
 use crate::connect::{Database, Tx};
 use crate::error::fault;
 
+/// How often an event that is appended alone and collides with another change is tried again.
+const ALONE_TRIES: u32 = 5;
+
 pub(super) async fn append(database: &Arc<Database>, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {
     match append_batch(database, events).await {
-        Err(error) if !error.is_transient() => append_one_by_one(database, events, &error).await,
+        Err(error) if !error.is_transient() => Ok(append_one_by_one(database, events, &error).await),
         outcomes => outcomes,
     }
 }
 
 /// Appends each event alone after their batch was refused, so that one that the database refuses does
 /// not take its neighbours with it.
-async fn append_one_by_one(
-    database: &Arc<Database>,
-    events: &[NewEvent],
-    refusal: &StoreError,
-) -> StoreResult<Vec<AppendOutcome>> {
+///
+/// Each commit counts from then on, so no failure is returned for the batch: its repetition would append
+/// the committed events twice. Once the database is away, what is left is refused without being tried.
+async fn append_one_by_one(database: &Arc<Database>, events: &[NewEvent], refusal: &StoreError) -> Vec<AppendOutcome> {
     tracing::error!(
         events = events.len(),
         error = refusal as &dyn std::error::Error,
@@ -36,12 +38,25 @@ async fn append_one_by_one(
     );
     let mut outcomes = Vec::with_capacity(events.len());
     for event in events {
-        match append_batch(database, std::slice::from_ref(event)).await {
-            Err(error) if !error.is_transient() => outcomes.push(AppendOutcome::Refused(ErrorCode::Internal)),
-            outcome => outcomes.extend(outcome?),
+        match append_alone(database, event).await {
+            Ok(outcome) => outcomes.extend(outcome),
+            Err(StoreError::Unavailable(_)) => break,
+            Err(StoreError::Conflict(_)) => outcomes.push(AppendOutcome::Refused(ErrorCode::Unavailable)),
+            Err(_) => outcomes.push(AppendOutcome::Refused(ErrorCode::Internal)),
         }
     }
-    Ok(outcomes)
+    outcomes.resize(events.len(), AppendOutcome::Refused(ErrorCode::Unavailable));
+    outcomes
+}
+
+async fn append_alone(database: &Arc<Database>, event: &NewEvent) -> StoreResult<Vec<AppendOutcome>> {
+    let mut tries = 1;
+    loop {
+        match append_batch(database, std::slice::from_ref(event)).await {
+            Err(StoreError::Conflict(_)) if tries < ALONE_TRIES => tries += 1,
+            outcome => return outcome,
+        }
+    }
 }
 
 async fn append_batch(database: &Arc<Database>, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {

@@ -1,4 +1,5 @@
-//! Retention: raises `first_kept` of rooms that keep too much, then deletes what lies below.
+//! Retention: raises `first_kept` of rooms that keep too much, then deletes what lies below; forgets expired
+//! message ids.
 
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ const EVENTS_PER_ROOM: i64 = 10_000;
 const MESSAGE_IDS: i64 = 10_000;
 
 pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u64> {
-    forget_message_ids(database).await?;
+    let forgotten = forget_message_ids(database).await?;
     let mut tx = database.begin().await?;
     // The oldest kept event tells of each bound whether the room is over it. It is read room by room: a plain
     // join would let the planner read all events.
@@ -40,7 +41,7 @@ pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u
     .await
     .map_err(fault)?;
     if rooms.is_empty() {
-        return tx.undo(0).await;
+        return tx.undo(forgotten).await;
     }
     let deleted = sqlx::query(
         "-- rooms.apply_retention
@@ -77,12 +78,12 @@ pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u
     .map_err(fault)?
     .rows_affected();
     tx.commit().await?;
-    Ok(deleted)
+    Ok(forgotten + deleted)
 }
 
-async fn forget_message_ids(database: &Arc<Database>) -> StoreResult<()> {
+async fn forget_message_ids(database: &Arc<Database>) -> StoreResult<u64> {
     let mut session = database.session().await?;
-    sqlx::query(
+    let forgotten = sqlx::query(
         "-- rooms.forget_message_ids
          WITH expired AS MATERIALIZED (
              SELECT room_id, sender, msg_id FROM switchboard.room_dedupe WHERE expires_at <= statement_timestamp()
@@ -94,6 +95,8 @@ async fn forget_message_ids(database: &Arc<Database>) -> StoreResult<()> {
     .bind(MESSAGE_IDS)
     .execute(&mut *session)
     .await
-    .map_err(fault)?;
-    session.commit().await
+    .map_err(fault)?
+    .rows_affected();
+    session.commit().await?;
+    Ok(forgotten)
 }

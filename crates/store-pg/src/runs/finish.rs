@@ -28,6 +28,9 @@ pub(super) async fn finish(database: &Arc<Database>, finishes: &[Finish]) -> Sto
 
 /// Finishes each run alone after their batch was refused. A report that the database refuses even then
 /// ends its run as failed, with the reason, and its neighbours do not suffer.
+///
+/// A transient error is returned although earlier runs of the batch may have ended: a repetition finds them
+/// fenced and changes nothing.
 async fn finish_one_by_one(
     database: &Arc<Database>,
     finishes: &[Finish],

@@ -3,6 +3,7 @@
 use switchboard_model::identity::{Actor, PoolName, RoomName};
 use switchboard_model::ids::{InstanceId, RoomId, RunId, TaskId};
 use switchboard_model::json_text::JsonText;
+use switchboard_model::page::PageRequest;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
 use switchboard_model::run::{Ending, Finish, LeasedRun, NewRun, RunState, Trigger};
 use switchboard_model::span::Span;
@@ -44,25 +45,97 @@ async fn refuse(backend: &PgBackend, statement: &'static str) {
     sqlx::query(statement).execute(backend.database.pool()).await.unwrap();
 }
 
-#[tokio::test]
-async fn an_event_that_the_database_refuses_does_not_take_its_batch_with_it() {
-    let backend = PgBackend::create().await;
-    let stores = backend.stores().await;
-    refuse(&backend, r#"ALTER TABLE switchboard.room_events ADD CHECK (payload <> '"bad"')"#).await;
+/// Makes a room and returns how an event of it is made from its payload.
+async fn lobby(stores: &Stores) -> impl Fn(&str) -> NewEvent + use<> {
     let name: RoomName = "lobby".parse().unwrap();
     let (id, kind, retention) = (RoomId::new(), RoomKind::Public, Retention::default());
     stores.rooms.create(&context(), &NewRoom { id, name: name.clone(), kind, retention }).await.unwrap();
-    let event = |payload| NewEvent {
+    move |payload| NewEvent {
         room: name.clone(),
         event: "note".parse().unwrap(),
         payload: json(payload),
         msg_id: MessageId::given_or_new(None),
         sender: Actor::System("test"),
+    }
+}
+
+/// Makes the database answer an event with a code, the first `times` times that it sees it.
+async fn fail_event(backend: &PgBackend, payload: &str, code: &str, times: u32) {
+    let statements = format!(
+        r#"ALTER TABLE switchboard.room_events ADD CHECK (payload <> '"bad"');
+           CREATE SEQUENCE switchboard.tries;
+           CREATE FUNCTION switchboard.fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+               IF NEW.payload = '{payload}' AND nextval('switchboard.tries') <= {times} THEN
+                   RAISE SQLSTATE '{code}';
+               END IF;
+               RETURN NEW;
+           END $$;
+           CREATE TRIGGER fail BEFORE INSERT ON switchboard.room_events
+               FOR EACH ROW EXECUTE FUNCTION switchboard.fail()"#
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statements)).execute(backend.database.pool()).await.unwrap();
+}
+
+/// Appends a batch that is refused for its first event; says of each event where it went.
+async fn append_refused(stores: &Stores) -> Vec<Result<i64, ErrorCode>> {
+    let event = lobby(stores).await;
+    let batch = [event(r#""bad""#), event("1"), event("2"), event("3")];
+    let offset = |outcome| match outcome {
+        AppendOutcome::Appended { position, .. } | AppendOutcome::Duplicate(position) => Ok(position.offset),
+        AppendOutcome::Refused(code) => Err(code),
     };
-    let outcomes = stores.rooms.append(&[event("1"), event(r#""bad""#), event("2")]).await.unwrap();
-    assert!(matches!(&outcomes[0], AppendOutcome::Appended { position, .. } if position.offset == 1));
-    assert_eq!(outcomes[1], AppendOutcome::Refused(ErrorCode::Internal));
-    assert!(matches!(&outcomes[2], AppendOutcome::Appended { position, .. } if position.offset == 2));
+    stores.rooms.append(&batch).await.unwrap().into_iter().map(offset).collect()
+}
+
+#[tokio::test]
+async fn an_event_that_the_database_refuses_does_not_take_its_batch_with_it() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    fail_event(&backend, "2", "40001", 3).await;
+    let expected = [Err(ErrorCode::Internal), Ok(1), Ok(2), Ok(3)];
+    assert_eq!(append_refused(&stores).await, expected, "an event that collides is tried again");
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn an_event_that_keeps_colliding_does_not_hide_that_its_neighbours_were_appended() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    fail_event(&backend, "2", "40001", 1_000).await;
+    let expected = [Err(ErrorCode::Internal), Ok(1), Err(ErrorCode::Unavailable), Ok(2)];
+    assert_eq!(append_refused(&stores).await, expected);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn an_outage_amid_refused_events_does_not_hide_what_was_appended_before() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    fail_event(&backend, "2", "57P01", 1_000).await;
+    let unavailable = Err(ErrorCode::Unavailable);
+    assert_eq!(append_refused(&stores).await, [Err(ErrorCode::Internal), Ok(1), unavailable, unavailable]);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn a_task_that_cannot_be_read_is_left_out_of_a_list() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    for name in ["first", "bad", "last"] {
+        create_task(&stores, &format!(r#"{{"name":"{name}","action":{{"system":{{"function":"nothing"}}}}}}"#)).await;
+    }
+    refuse(&backend, "UPDATE switchboard.tasks SET spec = '{' WHERE name = 'bad'").await;
+    let mut page = PageRequest { after: None, limit: 1 };
+    let mut pages = Vec::new();
+    loop {
+        let found = stores.tasks.list(&page).await.unwrap();
+        pages.push(found.items.iter().map(|task| task.spec.name.to_string()).collect::<Vec<_>>());
+        match found.next_cursor {
+            Some(cursor) => page.after = Some(cursor),
+            None => break,
+        }
+    }
+    assert_eq!(pages, [vec!["first"], vec![], vec!["last"]]);
     backend.close().await;
 }
 

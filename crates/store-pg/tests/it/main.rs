@@ -8,6 +8,7 @@ mod feed;
 mod hints;
 mod migrations;
 mod pooled;
+mod sweeps;
 
 use backend::PgBackend;
 

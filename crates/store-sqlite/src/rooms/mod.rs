@@ -13,6 +13,7 @@ use switchboard_model::wire::limits::HISTORY_BYTES;
 use switchboard_store_api::{
     AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop, StoreError, StoreResult, WriteContext, Written,
 };
+use uuid::Uuid;
 
 use crate::error::DbResult;
 use crate::rows::{Stored, cursor, epoch, instant};
@@ -85,21 +86,20 @@ async fn insert(change: &mut Change, room: NewRoom) -> DbResult<Room> {
     })
 }
 
-async fn delete(change: &mut Change, context: WriteContext, name: RoomName) -> DbResult<bool> {
-    let Some(room) = find(&mut change.connection, &name).await? else { return Ok(false) };
-    for statement in [
-        "-- rooms.delete_events
-        DELETE FROM room_events WHERE room_id = ?",
-        "-- rooms.delete_dedupe
-        DELETE FROM room_dedupe WHERE room_id = ?",
+/// Deletes the row of a room, and with it the way to its events; returns which room it was.
+async fn delete(change: &mut Change, context: WriteContext, name: RoomName) -> DbResult<Option<Uuid>> {
+    let deleted: Option<Uuid> = sqlx::query_scalar(
         "-- rooms.delete
-        DELETE FROM rooms WHERE id = ?",
-    ] {
-        sqlx::query(statement).bind(room.id.as_uuid()).execute(&mut change.connection).await?;
+        DELETE FROM rooms WHERE name = ? RETURNING id",
+    )
+    .bind(name.as_str())
+    .fetch_optional(&mut change.connection)
+    .await?;
+    if deleted.is_some() {
+        change.signal(SignalKind::RoomChanged, name.as_str(), 0);
+        context::audit(change, &context).await?;
     }
-    change.signal(SignalKind::RoomChanged, name.as_str(), 0);
-    context::audit(change, &context).await?;
-    Ok(true)
+    Ok(deleted)
 }
 
 async fn history(database: &Database, name: &RoomName, after: i64, limit: u32) -> DbResult<Option<HistoryPage>> {
@@ -170,7 +170,14 @@ impl RoomStore for Database {
     #[tracing::instrument(name = "db.rooms.delete", level = "debug", skip_all)]
     async fn delete(&self, context: &WriteContext, name: &RoomName) -> StoreResult<bool> {
         let (context, name) = (context.clone(), name.clone());
-        self.writer.write(Lane::Normal, |change| Box::pin(delete(change, context, name))).await
+        let deleted = self.writer.write(Lane::Normal, |change| Box::pin(delete(change, context, name))).await?;
+        if let Some(room) = deleted
+            && let Err(error) = retention::delete_events(&self.writer, room).await
+        {
+            // The room is gone all the same, and the next sweep goes on.
+            tracing::warn!(error = &error as &dyn std::error::Error, "events of a deleted room are left to the sweep");
+        }
+        Ok(deleted.is_some())
     }
 
     #[tracing::instrument(name = "db.rooms.append", level = "debug", skip_all)]
@@ -191,12 +198,6 @@ impl RoomStore for Database {
 
     #[tracing::instrument(name = "db.rooms.sweep", level = "debug", skip_all)]
     async fn sweep(&self, limit: u32) -> StoreResult<u64> {
-        let mut deleted = 0;
-        // One command a room, so that a sweep over many rooms holds up nobody for long.
-        for room in retention::excessive(&self.readers, limit).await? {
-            deleted += self.writer.write(Lane::Normal, move |change| Box::pin(retention::trim(change, room))).await?;
-        }
-        self.writer.write(Lane::Normal, |change| Box::pin(retention::forget_messages(change))).await?;
-        Ok(deleted)
+        retention::sweep(self, limit).await
     }
 }

@@ -54,9 +54,19 @@ async fn list(database: &Database, page: &PageRequest) -> DbResult<Page<Task>> {
     .bind(i64::from(page.limit) + 1)
     .fetch_all(&database.readers)
     .await?;
-    let page = Page::from_rows(rows, page.limit, |row| row.id.to_string());
-    let items = page.items.into_iter().map(Task::try_from).collect::<DbResult<_>>()?;
-    Ok(Page { items, next_cursor: page.next_cursor })
+    let Page { items, next_cursor } = Page::from_rows(rows, page.limit, |row| row.id.to_string());
+    Ok(Page { items: items.into_iter().filter_map(readable).collect(), next_cursor })
+}
+
+/// Leaves out a row that this binary cannot read, so that it does not hide the others.
+fn readable(row: TaskRow) -> Option<Task> {
+    let id = row.id;
+    Task::try_from(row)
+        .map_err(StoreError::from)
+        .inspect_err(
+            |error| tracing::warn!(task = %id, error = error as &dyn std::error::Error, "task left out of a list"),
+        )
+        .ok()
 }
 
 async fn skips(database: &Database, id: TaskId, page: &PageRequest) -> DbResult<Page<SkipRange>> {

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "every line of this crate is test code")]
 
+mod bad_rows;
 mod process;
+mod sweeps;
 
 use async_trait::async_trait;
 use switchboard_store_api::Stores;
