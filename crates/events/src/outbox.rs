@@ -267,6 +267,14 @@ impl Outbox {
         true
     }
 
+    /// Tells the client that a room is gone, and forgets it: nothing more of it is sent.
+    pub(crate) fn end(&mut self, room: &RoomName, reason: &str) {
+        if self.leave(room) {
+            metrics::counter!("switchboard_realtime_desyncs_total").increment(1);
+            self.notice(&NoticeFrame::Desync { room: room.clone(), reason: reason.to_owned() });
+        }
+    }
+
     /// Tells the client that a room goes on elsewhere, and goes on there.
     pub(crate) fn desync(&mut self, room: &RoomName, reason: &str, epoch: Epoch, cursor: i64) {
         if self.subscriptions.contains_key(room) {

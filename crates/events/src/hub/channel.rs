@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use switchboard_model::identity::RoomName;
 use switchboard_model::ids::ConnectionId;
-use switchboard_model::room::{Epoch, HistoryPage, StoredEvent};
+use switchboard_model::room::{Epoch, HistoryPage, RoomClass, StoredEvent};
 use switchboard_model::wire::frame::EventFrame;
 
 use super::void_epoch;
@@ -82,6 +82,11 @@ impl Channel {
         state.head.as_ref().is_none_or(|(known, offset)| known == epoch && (*offset).max(state.target) >= top)
     }
 
+    /// Tells whether nobody is here.
+    pub(super) fn is_empty(&self) -> bool {
+        self.state.lock().members.is_empty()
+    }
+
     /// Tells whether exactly this is the last delivered position.
     pub(super) fn is_at(&self, epoch: &Epoch, top: i64) -> bool {
         self.state.lock().head.as_ref().is_some_and(|(known, offset)| known == epoch && *offset == top)
@@ -146,13 +151,17 @@ impl Channel {
         let Some(page) = page else {
             // Either deleted, or an implicit room before its first event.
             if known != void_epoch() {
+                state.end_memberships(&self.name, "room_deleted");
                 state.move_to(&self.name, "room_deleted", void_epoch(), 0);
             }
             state.target = state.offset();
             return;
         };
         let starts_history = known == void_epoch() && page.first_kept == 1;
-        if known != page.epoch && !starts_history {
+        if is_another_room(&self.name, &known, &page.epoch) {
+            state.end_memberships(&self.name, "room_replaced");
+            state.move_to(&self.name, "room_replaced", page.epoch, page.top);
+        } else if known != page.epoch && !starts_history {
             state.move_to(&self.name, "epoch_changed", page.epoch, page.top);
         } else if page.top < after {
             state.move_to(&self.name, "history_lost", page.epoch, page.top);
@@ -182,10 +191,14 @@ impl Channel {
     pub(super) fn catch_up(&self, session: &Session, behind: &BehindRoom, page: Option<HistoryPage>) {
         let Some(page) = page else {
             if behind.epoch != void_epoch() {
-                session.outbox.lock().desync(&self.name, "room_deleted", void_epoch(), 0);
+                session.outbox.lock().end(&self.name, "room_deleted");
             }
             return;
         };
+        if is_another_room(&self.name, &behind.epoch, &page.epoch) {
+            session.outbox.lock().end(&self.name, "room_replaced");
+            return;
+        }
         let starts_history = behind.epoch == void_epoch() && page.first_kept == 1;
         let reason = if page.epoch != behind.epoch && !starts_history {
             "epoch_changed"
@@ -242,6 +255,14 @@ impl State {
         }
     }
 
+    /// Ends every membership: who may join a room is decided anew for the room that comes after it.
+    fn end_memberships(&mut self, room: &RoomName, reason: &'static str) {
+        for (_, session) in self.members.drain() {
+            session.outbox.lock().end(room, reason);
+            session.wake();
+        }
+    }
+
     /// Goes on at another position and tells the members that theirs cannot be continued.
     fn move_to(&mut self, room: &RoomName, reason: &'static str, epoch: Epoch, top: i64) {
         tracing::warn!(room = %room, reason, "the history of a joined room cannot be continued");
@@ -254,6 +275,13 @@ impl State {
         self.recent.clear();
         self.recent_bytes = 0;
     }
+}
+
+/// Tells whether a name stands for another room than before. The rooms of a user and of a pair are theirs
+/// whoever makes the row; any other room that was deleted may have come back for other people.
+fn is_another_room(name: &RoomName, before: &Epoch, now: &Epoch) -> bool {
+    let row = |epoch: &Epoch| epoch.as_str().split('-').next().map(str::to_owned);
+    name.class() == RoomClass::Explicit && row(before) != row(now)
 }
 
 /// Encodes an event once for all its receivers.

@@ -64,7 +64,7 @@ impl Hub {
     }
 
     /// Leaves a room; `false` if it was not joined.
-    pub(crate) fn leave(&self, session: &Arc<Session>, room: &RoomName) -> bool {
+    pub(crate) fn leave(&self, session: &Session, room: &RoomName) -> bool {
         let mut channels = self.channels.write();
         if let Some(channel) = channels.get(room)
             && channel.remove(session)
@@ -74,6 +74,15 @@ impl Hub {
         set_gauge("switchboard_realtime_rooms_joined", channels.len());
         drop(channels);
         session.outbox.lock().leave(room)
+    }
+
+    /// Forgets a channel whose members are all gone, as after the deletion of its room.
+    pub(super) fn forget_if_empty(&self, room: &RoomName) {
+        let mut channels = self.channels.write();
+        if channels.get(room).is_some_and(|channel| channel.is_empty()) {
+            channels.remove(room);
+        }
+        set_gauge("switchboard_realtime_rooms_joined", channels.len());
     }
 
     async fn check_join(&self, session: &Session, room: &RoomName) -> Result<(), ReplyError> {

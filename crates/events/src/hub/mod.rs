@@ -200,6 +200,7 @@ impl Hub {
                     return;
                 }
             }
+            hub.forget_if_empty(channel.name());
         };
         self.tracker.spawn(task);
     }
@@ -245,6 +246,10 @@ impl Hub {
                 Ok(page) => channel.catch_up(session, &behind, page),
                 Err(error) => self.pause_after(&error).await,
             }
+        }
+        if !session.outbox.lock().has_joined(&behind.room) {
+            self.leave(session, &behind.room);
+            return;
         }
         if !channel.go_live(session) && session.outbox.lock().is_still(&behind) {
             // The log and the channel disagree, so the channel is out of date: it reads, too.

@@ -11,6 +11,7 @@ use switchboard_model::ids::{InstanceId, RoomId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
 use switchboard_model::ticket::Grants;
+use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::ServerFrame;
 use switchboard_store_api::{AppendOutcome, Stores, WriteContext};
 use switchboard_store_sqlite::SqliteOptions;
@@ -53,9 +54,16 @@ impl Bench {
         self.create_room_keeping(name, 1_000_000).await;
     }
 
+    pub(crate) async fn create_private_room(&self, name: &str) {
+        self.create(name, RoomKind::Private, Retention::default()).await;
+    }
+
     pub(crate) async fn create_room_keeping(&self, name: &str, max_count: i64) {
-        let retention = Retention { max_count, ..Retention::default() };
-        let room = NewRoom { id: RoomId::new(), name: name.parse().unwrap(), kind: RoomKind::Public, retention };
+        self.create(name, RoomKind::Public, Retention { max_count, ..Retention::default() }).await;
+    }
+
+    async fn create(&self, name: &str, kind: RoomKind, retention: Retention) {
+        let room = NewRoom { id: RoomId::new(), name: name.parse().unwrap(), kind, retention };
         self.stores.rooms.create(&WriteContext::system("test"), &room).await.unwrap();
     }
 
@@ -107,14 +115,13 @@ impl Bench {
         offsets
     }
 
-    /// Joins a room anew from its beginning and reads to its top.
-    pub(crate) async fn rejoin_and_read(&self, session: &Arc<Session>, room: &str) -> i64 {
-        self.send(session, &format!(r#"{{"id":8,"op":"leave","room":"{room}"}}"#)).await;
-        let join = format!(r#"{{"id":9,"op":"join","room":"{room}","since":"earliest"}}"#);
-        let joined: switchboard_model::wire::frame::Joined = self.send(session, &join).await.decode().unwrap();
-        let count = usize::try_from(joined.replayed).unwrap();
-        let offsets = self.offsets(session, count).await;
-        offsets.last().copied().unwrap_or_default()
+    /// Sends an operation that is refused; no event may come before the answer.
+    pub(crate) async fn refused(&self, session: &Arc<Session>, text: &str, code: ErrorCode) {
+        self.operations.handle(session, text).await;
+        let frames = self.frames_until(session, |frame| matches!(frame, ServerFrame::Reply(_))).await;
+        assert!(frames.iter().all(|frame| offset(frame).is_none()), "{frames:?}");
+        let Some(ServerFrame::Reply(reply)) = frames.into_iter().next_back() else { panic!("a reply expected") };
+        assert_eq!(reply.error.map(|error| error.code), Some(code));
     }
 
     /// Publishes through this replica, in batches of one commit.

@@ -10,7 +10,7 @@ use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::Page;
 use switchboard_model::run::{NewRun, SkipRange, Trigger};
 use switchboard_model::schedule::{self, ScheduleError, Upcoming};
-use switchboard_model::task::{Task, TaskSpec, TaskSpecError};
+use switchboard_model::task::{Action, Task, TaskSpec, TaskSpecError};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{PREVIEW_MOST, PreviewRequest, TaskUpdate, TriggerRequest, TriggerResponse};
 use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome, TriggerOutcome, WriteContext, Written};
@@ -29,6 +29,7 @@ pub(crate) async fn create(
     request: Once<TaskSpec>,
 ) -> ApiResult<Created<Task>> {
     let (id, spec) = (TaskId::new(), request.value);
+    refuse_reserved_event(&spec)?;
     let context = caller.change("task.create", id).after(&spec)?.context();
     let context = WriteContext { once: request.claim, ..context };
     let task = match app.stores.tasks.create(&context, id, &spec).await? {
@@ -42,6 +43,17 @@ pub(crate) async fn create(
         Written::Mismatch => return Err(ApiError::idempotency_mismatch()),
     };
     Ok(Created::new(&app.options, &format!("/api/v1/tasks/{}", task.id), task))
+}
+
+/// Refuses actions that would publish in the name of the server.
+fn refuse_reserved_event(spec: &TaskSpec) -> ApiResult<()> {
+    match &spec.action {
+        Action::Event(action) if action.event.is_reserved() => {
+            let detail = format!("{} is reserved to the server; choose another name", action.event);
+            Err(ApiError::field(ErrorCode::ValidationFailed, "action.event.event", detail))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Lists tasks in the order of their creation.
@@ -85,6 +97,7 @@ pub(crate) async fn update(
     Path(id): Path<TaskId>,
     Json(update): Json<TaskUpdate>,
 ) -> ApiResult<Body<Task>> {
+    refuse_reserved_event(&update.spec)?;
     // If somebody edits in between, the version does not match and this state is not written down.
     let before = existing(&app, id).await?;
     let context = caller.change("task.update", id).before(&before.spec)?.after(&update.spec)?.context();

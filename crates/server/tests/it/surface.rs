@@ -247,6 +247,9 @@ async fn errors_say_what_to_do(cluster: Cluster) {
     assert_eq!((refused.status(), refused.code()), (Some(422), Some(ErrorCode::ValidationFailed)));
     assert!(refused.to_string().contains("at least 100ms"), "{refused}");
 
+    let reserved = client.create_task(&spec(event_task("run.finished", "lobby"))).await.unwrap_err();
+    assert_eq!(reserved.code(), Some(ErrorCode::ValidationFailed));
+
     let text = reqwest_get(client, "/api/v1/nothing").await;
     assert!(text.contains("\"code\":\"not_found\"") && text.contains("\"request_id\":"), "{text}");
 }
