@@ -22,6 +22,23 @@ impl<T> Created<T> {
     }
 }
 
+/// The new thing, or the one that was there already.
+pub(crate) enum FoundOrCreated<T> {
+    /// 200 with the one that was there.
+    Found(T),
+    /// 201 with the new one.
+    Created(Created<T>),
+}
+
+impl<T: Serialize> IntoResponse for FoundOrCreated<T> {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Found(value) => Json(value).into_response(),
+            Self::Created(created) => created.into_response(),
+        }
+    }
+}
+
 impl<T: Serialize> IntoResponse for Created<T> {
     fn into_response(self) -> Response {
         (StatusCode::CREATED, [(LOCATION, self.location)], Json(self.value)).into_response()

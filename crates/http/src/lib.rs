@@ -12,6 +12,7 @@ mod extract;
 mod lifecycle;
 mod middleware;
 mod once;
+mod openapi;
 mod readiness;
 mod routes;
 mod ws;
@@ -26,6 +27,7 @@ use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
 pub use lifecycle::Lifecycle;
+pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 
 use readiness::Readiness;

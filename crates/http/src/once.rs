@@ -1,6 +1,6 @@
 //! Requests that create something, once per idempotency key. Knows no endpoint.
 
-use axum::extract::{FromRequest, FromRequestParts as _, MatchedPath, Request};
+use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use serde::de::DeserializeOwned;
@@ -30,10 +30,22 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Once<T> {
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let (mut parts, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut parts, state).await?;
-        let key = idempotency_key(&parts.headers)?;
+        let IdempotencyKey(key) = IdempotencyKey::from_request_parts(&mut parts, state).await?;
         let body = JsonBody::from_request(Request::from_parts(parts.clone(), body), state).await?;
         let claim = key.map(|key| claim(&parts, &caller, key, &body));
         Ok(Self { value: body.decode()?, claim })
+    }
+}
+
+/// The idempotency key of a request, if it has one.
+#[derive(Debug)]
+pub(crate) struct IdempotencyKey(pub(crate) Option<ClientKey>);
+
+impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        idempotency_key(&parts.headers).map(Self)
     }
 }
 
@@ -41,7 +53,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Once<T> {
 ///
 /// # Errors
 /// `validation_failed` for a key that is doubled or does not follow its grammar.
-pub(crate) fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<ClientKey>> {
+fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<ClientKey>> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let key = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|_| values.next().is_none());

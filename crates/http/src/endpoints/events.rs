@@ -1,11 +1,11 @@
 //! Events: published to rooms and users, read back as history.
 
 use axum::Json as Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use axum::extract::{FromRequest, Request, State};
+use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use switchboard_events::{EphemeralEvent, refusal};
 use switchboard_model::identity::{ClientKey, RoomName, UserId};
 use switchboard_model::room::{HistoryPage, MessageId, NewEvent};
@@ -19,19 +19,59 @@ use switchboard_store_api::AppendOutcome;
 use crate::access::Caller;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Path, Query, within};
-use crate::once::idempotency_key;
+use crate::once::IdempotencyKey;
+use crate::openapi::{Part, Sketch};
 use crate::{ApiResult, App, AppState};
+
+/// One event, or a batch.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum Publication {
+    Event(PublishRequest),
+    Batch(PublishBatchRequest),
+}
+
+impl<S: Send + Sync> FromRequest<S> for Publication {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        /// Tells a batch from a single event before either is read strictly.
+        #[derive(Deserialize)]
+        struct Shape {
+            events: Option<IgnoredAny>,
+        }
+        let body = JsonBody::from_request(request, state).await?;
+        match body.decode::<Shape>()?.events {
+            Some(_) => body.decode().map(Self::Batch),
+            None => body.decode().map(Self::Event),
+        }
+    }
+}
+
+impl Part for ApiResult<Publication> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.takes::<Publication>();
+    }
+}
+
+/// What became of one event, or of each event of a batch.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum PublicationAnswer {
+    Event(Published),
+    Batch(PublishBatchResponse),
+}
 
 /// Publishes one event or a batch to a room.
 pub(crate) async fn publish_to_room(
     State(app): State<App>,
     caller: Caller,
     Path(room): Path<RoomName>,
-    headers: HeaderMap,
-    body: JsonBody,
-) -> ApiResult<Response> {
+    key: IdempotencyKey,
+    publication: ApiResult<Publication>,
+) -> ApiResult<(StatusCode, Body<PublicationAnswer>)> {
     caller.require(&Scope::publish_to(&room))?;
-    publish(&app, &caller, room, &headers, &body).await
+    publish(&app, &caller, room, key, publication?).await
 }
 
 /// Publishes one event or a batch to all sockets of a user.
@@ -39,22 +79,26 @@ pub(crate) async fn publish_to_user(
     State(app): State<App>,
     caller: Caller,
     Path(user): Path<UserId>,
-    headers: HeaderMap,
-    body: JsonBody,
-) -> ApiResult<Response> {
+    key: IdempotencyKey,
+    publication: ApiResult<Publication>,
+) -> ApiResult<(StatusCode, Body<PublicationAnswer>)> {
     let room = user.room();
     if !caller.allows(&Scope::Users) {
         caller.require(&Scope::publish_to(&room))?;
     }
-    publish(&app, &caller, room, &headers, &body).await
+    publish(&app, &caller, room, key, publication?).await
 }
 
 /// Which stretch of history is asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryQuery {
+    /// The offset after which the events follow.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     after: i64,
+    /// The most events to return.
+    #[schemars(range(min = 1, max = HISTORY_EVENTS), extend("default" = HISTORY_EVENTS))]
     limit: Option<u32>,
 }
 
@@ -76,31 +120,26 @@ async fn publish(
     app: &AppState,
     caller: &Caller,
     room: RoomName,
-    headers: &HeaderMap,
-    body: &JsonBody,
-) -> ApiResult<Response> {
-    /// Tells a batch from a single event before either is read strictly.
-    #[derive(Deserialize)]
-    struct Shape {
-        events: Option<IgnoredAny>,
-    }
-    let key = idempotency_key(headers)?;
-    if body.decode::<Shape>()?.events.is_none() {
-        let event: PublishRequest = body.decode()?;
-        let item = append(app, caller, &room, vec![(event, key)]).await?.pop().ok_or_else(ApiError::internal)?;
-        return match item {
-            PublishItem::Ok(published) => Ok((StatusCode::CREATED, Body(published)).into_response()),
-            PublishItem::Error(error) => Err(error.into()),
-        };
-    }
-    let PublishBatchRequest { events } = body.decode()?;
+    IdempotencyKey(key): IdempotencyKey,
+    publication: Publication,
+) -> ApiResult<(StatusCode, Body<PublicationAnswer>)> {
+    let PublishBatchRequest { events } = match publication {
+        Publication::Batch(batch) => batch,
+        Publication::Event(event) => {
+            let item = append(app, caller, &room, vec![(event, key)]).await?.pop().ok_or_else(ApiError::internal)?;
+            return match item {
+                PublishItem::Ok(published) => Ok((StatusCode::CREATED, Body(PublicationAnswer::Event(published)))),
+                PublishItem::Error(error) => Err(error.into()),
+            };
+        }
+    };
     if !(1..=BATCH_EVENTS).contains(&events.len()) {
         let detail = format!("must hold between 1 and {BATCH_EVENTS} events");
         return Err(ApiError::field(ErrorCode::ValidationFailed, "events", detail));
     }
     let keys = batch_keys(key.as_ref(), events.len())?;
     let items = append(app, caller, &room, events.into_iter().zip(keys).collect()).await?;
-    Ok((StatusCode::CREATED, Body(PublishBatchResponse { items })).into_response())
+    Ok((StatusCode::CREATED, Body(PublicationAnswer::Batch(PublishBatchResponse { items }))))
 }
 
 /// Derives one message id for each event of a batch, so that a repeated batch is recognised event by event.

@@ -2,8 +2,9 @@
 
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::ApiError;
@@ -13,7 +14,7 @@ use crate::{ApiResult, App};
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What a probe that passes says.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Health {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -44,7 +45,7 @@ pub(crate) async fn ready(State(app): State<App>) -> ApiResult<Json<Health>> {
 }
 
 /// Writes out the metrics.
-pub(crate) async fn metrics(State(app): State<App>) -> impl IntoResponse {
+pub(crate) async fn metrics(State(app): State<App>) -> ([(HeaderName, &'static str); 1], String) {
     metrics::gauge!("switchboard_feed_age_seconds").set(app.feed.age());
     ([(CONTENT_TYPE, PROMETHEUS_TEXT)], app.prometheus.render())
 }

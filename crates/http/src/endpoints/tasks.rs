@@ -3,7 +3,6 @@
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{RunId, TaskId};
@@ -16,7 +15,7 @@ use switchboard_model::wire::rest::{PREVIEW_MOST, PreviewRequest, TaskUpdate, Tr
 use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome, TriggerOutcome, WriteContext, Written};
 
 use crate::access::Caller;
-use crate::answer::Created;
+use crate::answer::{Created, FoundOrCreated};
 use crate::error::ApiError;
 use crate::extract::{Json, PageQuery, Path, Query};
 use crate::once::Once;
@@ -144,7 +143,7 @@ pub(crate) async fn trigger(
     caller: Caller,
     Path(task_id): Path<TaskId>,
     request: Once<TriggerRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult<FoundOrCreated<TriggerResponse>> {
     let run = NewRun {
         id: RunId::new(),
         task_id,
@@ -158,7 +157,7 @@ pub(crate) async fn trigger(
     let run_id = match app.stores.runs.trigger(&context, &run).await? {
         Written::Now(TriggerOutcome::Created(run_id)) => run_id,
         Written::Now(TriggerOutcome::Duplicate(run_id)) => {
-            return Ok(Body(TriggerResponse { run_id, duplicate: true }).into_response());
+            return Ok(FoundOrCreated::Found(TriggerResponse { run_id, duplicate: true }));
         }
         Written::Now(TriggerOutcome::Active(active)) => {
             return conflict(format!(
@@ -176,7 +175,7 @@ pub(crate) async fn trigger(
         Written::Mismatch => return Err(ApiError::idempotency_mismatch()),
     };
     let answer = TriggerResponse { run_id, duplicate: false };
-    Ok(Created::new(&app.options, &format!("/api/v1/runs/{run_id}"), answer).into_response())
+    Ok(FoundOrCreated::Created(Created::new(&app.options, &format!("/api/v1/runs/{run_id}"), answer)))
 }
 
 /// Lists the occurrences of a task that did not run, newest first.

@@ -11,6 +11,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("GET", "/healthz/live", "anonymous"),
     ("GET", "/healthz/ready", "anonymous"),
     ("GET", "/metrics", "anonymous"),
+    ("GET", "/openapi.json", "anonymous"),
     ("GET", "/ws", "ticket"),
     ("POST", "/api/v1/ws/ticket", "rooms:write"),
     ("POST", "/api/v1/tasks", "tasks:write"),

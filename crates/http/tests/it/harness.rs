@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use crate::document::judge;
+
 /// The origin that the replica allows.
 pub(crate) const ORIGIN: &str = "https://app.example";
 
@@ -95,7 +97,8 @@ impl Replica {
         self.send(method, path, body, &headers).await
     }
 
-    /// Sends a request as it is; a body is declared as JSON unless the headers say otherwise.
+    /// Sends a request as it is; a body is declared as JSON unless the headers say otherwise. The exchange must be
+    /// one that the OpenAPI document describes.
     pub(crate) async fn send(&self, method: &str, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
         let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
         if !body.is_empty() && !headers.iter().any(|(name, _)| *name == "content-type") {
@@ -105,9 +108,11 @@ impl Replica {
             request = request.header(*name, *value);
         }
         let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
-        let (parts, body) = response.into_parts();
-        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec();
-        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
+        let (parts, answered) = response.into_parts();
+        let answered = axum::body::to_bytes(answered, usize::MAX).await.unwrap().to_vec();
+        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body: answered };
+        judge(method, path, body, &answer);
+        answer
     }
 }
 

@@ -4,9 +4,11 @@
 
 mod access;
 mod api_keys;
+mod document;
 mod errors;
 mod events;
 mod harness;
+mod openapi;
 mod probes;
 mod silence;
 mod sockets;

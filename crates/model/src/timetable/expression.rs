@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use cron::TimeUnitSpec;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fields::Fields;
@@ -28,7 +29,7 @@ const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 ///
 /// Any text can be kept, so that a stored schedule that this version does not understand can still be shown;
 /// using it is what fails.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
 pub struct Expression {
     text: String,

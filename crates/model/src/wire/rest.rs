@@ -1,5 +1,6 @@
 //! Bodies of the REST surface that are not entities themselves.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -12,9 +13,10 @@ use crate::scope::Scope;
 use crate::span::Span;
 use crate::ticket::Grants;
 use crate::wire::frame::{Published, ReplyError};
+use crate::wire::limits::BATCH_EVENTS;
 
 /// Asks for a run of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TriggerRequest {
     /// What the run is given.
@@ -29,7 +31,7 @@ pub struct TriggerRequest {
 }
 
 /// Names the run that a trigger made or found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TriggerResponse {
     /// The run.
     pub run_id: RunId,
@@ -38,7 +40,7 @@ pub struct TriggerResponse {
 }
 
 /// Asks what a schedule will do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
     /// The schedule.
@@ -46,8 +48,9 @@ pub struct PreviewRequest {
     /// Only occurrences after this instant; now when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
-    /// How many occurrences, 1 to [`PREVIEW_MOST`].
+    /// How many occurrences.
     #[serde(default = "default_preview_count")]
+    #[schemars(range(min = 1, max = PREVIEW_MOST))]
     pub count: u32,
 }
 
@@ -59,7 +62,7 @@ fn default_preview_count() -> u32 {
 }
 
 /// Replaces the definition of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskUpdate {
     /// The version that was edited.
@@ -69,7 +72,7 @@ pub struct TaskUpdate {
 }
 
 /// Creates a room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoomRequest {
     /// Its name.
@@ -83,7 +86,7 @@ pub struct RoomRequest {
 }
 
 /// Publishes an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishRequest {
     /// What it is called.
@@ -99,7 +102,7 @@ pub struct PublishRequest {
 }
 
 /// Asks for a ticket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketRequest {
     /// Whom the socket will belong to.
@@ -113,7 +116,7 @@ pub struct TicketRequest {
 }
 
 /// A ticket, shown once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TicketResponse {
     /// The secret.
     pub ticket: String,
@@ -122,22 +125,23 @@ pub struct TicketResponse {
 }
 
 /// Publishes several events to one room, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishBatchRequest {
-    /// The events, at most [`crate::wire::limits::BATCH_EVENTS`].
+    /// The events, at least one.
+    #[schemars(length(min = 1, max = BATCH_EVENTS))]
     pub events: Vec<PublishRequest>,
 }
 
 /// What a batch publish gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishBatchResponse {
     /// One item for each event, in the order of the request.
     pub items: Vec<PublishItem>,
 }
 
 /// What became of one event of a batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PublishItem {
     /// It was published.
@@ -147,14 +151,14 @@ pub enum PublishItem {
 }
 
 /// What a request to cancel a run gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CancelResponse {
     /// How far the cancellation has come.
     pub outcome: CancelProgress,
 }
 
 /// How far a cancellation has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelProgress {
     /// The run had not started and is over.
@@ -164,12 +168,14 @@ pub enum CancelProgress {
 }
 
 /// Makes an API key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiKeyRequest {
     /// What the operator calls it.
+    #[schemars(length(min = 1, max = 128))]
     pub name: String,
     /// What it may do.
+    #[schemars(length(min = 1))]
     pub scopes: Vec<Scope>,
     /// How long it works; absent means until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -177,7 +183,7 @@ pub struct ApiKeyRequest {
 }
 
 /// An API key with its secret, shown once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiKeyResponse {
     /// The key.
     pub key: ApiKey,

@@ -1,0 +1,259 @@
+//! What the signature of a handler says about its operation: each part of the request and the form of the answer.
+//! Whatever a handler takes or returns says here what that means for clients. Knows no endpoint.
+
+use std::collections::BTreeSet;
+
+use axum::extract::State;
+use axum::extract::ws::WebSocketUpgrade;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::response::Response;
+use schemars::{JsonSchema, SchemaGenerator};
+use serde_json::{Value, json};
+use switchboard_model::identity::ClientKey;
+
+use super::Document;
+use super::schemas::{SchemaOf, Schemas};
+use crate::access::Caller;
+use crate::answer::{Created, FoundOrCreated};
+use crate::extract::{Json, Path, PathPart, Query};
+use crate::once::{IdempotencyKey, Once};
+use crate::{ApiResult, App};
+
+/// An operation as far as its handler tells.
+pub(crate) struct Sketch<'a> {
+    schemas: &'a mut Schemas,
+    /// The schema of the parameter in the path.
+    pub(super) path_part: Option<Value>,
+    /// The other parameters.
+    pub(super) parameters: Vec<Value>,
+    /// The body of the request.
+    pub(super) body: Option<Value>,
+    /// The answer of success; the status is missing where the handler chooses it.
+    pub(super) success: Vec<(Option<u16>, Value)>,
+    /// The statuses of errors.
+    pub(super) errors: BTreeSet<u16>,
+}
+
+impl<'a> Sketch<'a> {
+    pub(super) fn new(schemas: &'a mut Schemas) -> Self {
+        Self {
+            schemas,
+            path_part: None,
+            parameters: Vec::new(),
+            body: None,
+            success: Vec::new(),
+            errors: BTreeSet::new(),
+        }
+    }
+
+    /// Notes that a body of this type is read.
+    pub(crate) fn takes<T: JsonSchema>(&mut self) {
+        let schema = self.schemas.request::<T>();
+        let is_required = !self.schemas.accepts_nothing(&schema);
+        self.body = Some(json!({"required": is_required, "content": {"application/json": {"schema": schema}}}));
+        self.errors.extend([400, 413, 415, 422]);
+    }
+
+    fn queries<T: JsonSchema>(&mut self) {
+        for (name, mut schema) in self.schemas.query::<T>() {
+            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+            leave_out_null(&mut schema);
+            self.parameters.push(json!({"name": name, "in": "query", "description": description, "schema": schema}));
+        }
+        self.errors.insert(400);
+    }
+
+    fn gives_json(&mut self, status: Option<u16>, schema_of: SchemaOf) {
+        let schema = self.schemas.answer(schema_of);
+        self.success.push((status, json!({"content": {"application/json": {"schema": schema}}})));
+    }
+
+    fn gives_created(&mut self, schema_of: SchemaOf) {
+        self.gives_json(Some(201), schema_of);
+        if let Some((_, answer)) = self.success.last_mut() {
+            answer["headers"] = json!({"Location": {"$ref": "#/components/headers/Location"}});
+        }
+    }
+}
+
+/// Makes a parameter that may be left out say only what it is when it is there: an address has no `null`.
+fn leave_out_null(schema: &mut Value) {
+    if let Some(types) = schema["type"].as_array_mut() {
+        types.retain(|name| name != "null");
+        if let [only] = types.as_slice() {
+            schema["type"] = only.clone();
+        }
+    }
+    if let Some(choices) = schema.get_mut("anyOf").and_then(Value::as_array_mut) {
+        choices.retain(|choice| choice["type"] != "null");
+        if let [only] = choices.as_slice() {
+            *schema = only.clone();
+        }
+    }
+}
+
+/// Something that a handler takes.
+#[diagnostic::on_unimplemented(message = "`{Self}` must say what it means for clients", note = "see openapi/sketch.rs")]
+pub(crate) trait Part {
+    /// Adds to the operation what it means for clients.
+    fn describe(sketch: &mut Sketch<'_>);
+}
+
+impl Part for State<App> {
+    fn describe(_: &mut Sketch<'_>) {}
+}
+
+impl Part for HeaderMap {
+    fn describe(_: &mut Sketch<'_>) {}
+}
+
+impl Part for Caller {
+    fn describe(_: &mut Sketch<'_>) {}
+}
+
+impl<T: PathPart + JsonSchema> Part for Path<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.path_part = Some(sketch.schemas.request::<T>());
+        sketch.errors.extend([400, T::CODE.status()]);
+    }
+}
+
+impl<T: JsonSchema> Part for Query<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.queries::<T>();
+        sketch.errors.insert(422);
+    }
+}
+
+impl<T: JsonSchema> Part for ApiResult<Query<T>> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.queries::<T>();
+    }
+}
+
+impl<T: JsonSchema> Part for Json<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.takes::<T>();
+    }
+}
+
+impl Part for IdempotencyKey {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.parameters.push(json!({
+            "name": "Idempotency-Key",
+            "in": "header",
+            "description": "Makes a repeated request have its effect once.",
+            "schema": sketch.schemas.request::<ClientKey>(),
+        }));
+        sketch.errors.insert(422);
+    }
+}
+
+impl<T: JsonSchema> Part for Once<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        IdempotencyKey::describe(sketch);
+        sketch.takes::<T>();
+        sketch.errors.insert(409);
+    }
+}
+
+impl Part for Result<WebSocketUpgrade, WebSocketUpgradeRejection> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.success.push((Some(101), json!({})));
+        sketch.errors.extend([400, 426]);
+    }
+}
+
+/// Something that a handler returns.
+#[diagnostic::on_unimplemented(message = "`{Self}` must say what it means for clients", note = "see openapi/sketch.rs")]
+pub(crate) trait Answer {
+    /// Adds to the operation what clients get.
+    fn describe(sketch: &mut Sketch<'_>);
+}
+
+impl<T: Answer> Answer for ApiResult<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        T::describe(sketch);
+    }
+}
+
+impl<T: JsonSchema> Answer for axum::Json<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.gives_json(Some(200), SchemaGenerator::subschema_for::<T>);
+    }
+}
+
+impl<T: JsonSchema> Answer for (StatusCode, axum::Json<T>) {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.gives_json(None, SchemaGenerator::subschema_for::<T>);
+    }
+}
+
+impl<T: JsonSchema> Answer for Created<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.gives_created(SchemaGenerator::subschema_for::<T>);
+    }
+}
+
+impl<T: JsonSchema> Answer for FoundOrCreated<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        axum::Json::<T>::describe(sketch);
+        Created::<T>::describe(sketch);
+    }
+}
+
+impl Answer for StatusCode {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.success.push((None, json!({})));
+    }
+}
+
+impl Answer for Document {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.success.push((Some(200), json!({"content": {"application/json": {"schema": {"type": "object"}}}})));
+    }
+}
+
+/// Text of the given type.
+impl Answer for ([(HeaderName, &'static str); 1], String) {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.success.push((Some(200), json!({"content": {"text/plain": {"schema": {"type": "string"}}}})));
+    }
+}
+
+/// A handler of the WebSocket upgrade, whose success is told by what it takes.
+impl Answer for Response {
+    fn describe(_: &mut Sketch<'_>) {}
+}
+
+/// A handler whose parts and answer can be told.
+#[diagnostic::on_unimplemented(message = "every part of a handler and its answer must say what they mean for clients")]
+pub(crate) trait Described<Parts> {
+    /// Adds everything that the signature says to the operation.
+    fn describe(sketch: &mut Sketch<'_>);
+}
+
+/// Adds everything that the signature of a handler says to the operation.
+pub(crate) fn describe<Parts, H: Described<Parts>>(sketch: &mut Sketch<'_>, _: H) {
+    H::describe(sketch);
+}
+
+macro_rules! handlers {
+    ($(($($part:ident),*))+) => {$(
+        impl<H, Pending, A, $($part),*> Described<($($part,)*)> for H
+        where
+            H: Fn($($part),*) -> Pending,
+            Pending: Future<Output = A>,
+            A: Answer,
+            $($part: Part,)*
+        {
+            fn describe(sketch: &mut Sketch<'_>) {
+                $($part::describe(sketch);)*
+                A::describe(sketch);
+            }
+        }
+    )+};
+}
+
+handlers! { () (P1) (P1, P2) (P1, P2, P3) (P1, P2, P3, P4) (P1, P2, P3, P4, P5) (P1, P2, P3, P4, P5, P6) }
