@@ -25,11 +25,11 @@ use crate::routes::{Access, ROUTES, Route};
 pub fn openapi_document() -> Value {
     let mut schemas = Schemas::new();
     let problem = schemas.problem();
-    let mut paths: BTreeMap<&str, Map<String, Value>> = BTreeMap::new();
+    let mut paths: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
     for route in ROUTES {
         let written = OPERATIONS.iter().find(|operation| operation.handler == route.handler_name);
         let operation = operation(route, written, &mut schemas);
-        paths.entry(route.path).or_default().insert(route.method.as_str().to_ascii_lowercase(), operation);
+        paths.entry(path(route)).or_default().insert(route.method.as_str().to_ascii_lowercase(), operation);
     }
     let mut paths = json!(paths);
     let (schemas, twofold) = schemas.join();
@@ -61,22 +61,30 @@ pub fn openapi_document() -> Value {
     })
 }
 
+/// Returns the path of a route as OpenAPI writes it, which knows no parameters that go over several segments.
+fn path(route: &Route) -> String {
+    route.path.replace("{*", "{")
+}
+
 /// Puts together what the route, its handler and the table of operations say.
 fn operation(route: &Route, written: Option<&Operation>, schemas: &mut Schemas) -> Value {
     let mut sketch = Sketch::new(schemas);
     (route.describe)(&mut sketch);
-    let Sketch { path_part, mut parameters, body, success, mut errors, .. } = sketch;
-    let names = route.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    parameters.extend(names.map(|name| json!({"name": name, "in": "path", "required": true, "schema": path_part})));
+    let Sketch { path_parts, mut parameters, body, success, mut errors, .. } = sketch;
+    let path = path(route);
+    let names = path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let in_path = |(name, schema)| json!({"name": name, "in": "path", "required": true, "schema": schema});
+    parameters.extend(names.zip(path_parts).map(in_path));
     let statuses = written.map_or(&[][..], |operation| operation.statuses);
     let (chosen, failed): (Vec<u16>, Vec<u16>) = statuses.iter().partition(|status| **status < 400);
     errors.extend(failed);
     errors.extend(errors_of(&route.access));
     let mut responses = Map::new();
     for (status, mut answer) in success {
-        let Some(status) = status.or(chosen.first().copied()) else { continue };
-        answer["description"] = json!(problems::success(status));
-        responses.insert(status.to_string(), answer);
+        for status in status.map_or_else(|| chosen.clone(), |status| vec![status]) {
+            answer["description"] = json!(problems::success(status));
+            responses.insert(status.to_string(), answer.clone());
+        }
     }
     responses.extend(errors.into_iter().map(|status| (status.to_string(), problems::reference(status))));
     let mut operation = json!({

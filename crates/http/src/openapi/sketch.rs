@@ -23,8 +23,8 @@ use crate::{ApiResult, App};
 /// An operation as far as its handler tells.
 pub(crate) struct Sketch<'a> {
     schemas: &'a mut Schemas,
-    /// The schema of the parameter in the path.
-    pub(super) path_part: Option<Value>,
+    /// The schemas of the parameters in the path, in their order.
+    pub(super) path_parts: Vec<Value>,
     /// The other parameters.
     pub(super) parameters: Vec<Value>,
     /// The body of the request.
@@ -39,7 +39,7 @@ impl<'a> Sketch<'a> {
     pub(super) fn new(schemas: &'a mut Schemas) -> Self {
         Self {
             schemas,
-            path_part: None,
+            path_parts: Vec::new(),
             parameters: Vec::new(),
             body: None,
             success: Vec::new(),
@@ -114,7 +114,7 @@ impl Part for Caller {
 
 impl<T: PathPart + JsonSchema> Part for Path<T> {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.path_part = Some(sketch.schemas.request::<T>());
+        sketch.path_parts.push(sketch.schemas.request::<T>());
         sketch.errors.extend([400, T::CODE.status()]);
     }
 }

@@ -31,6 +31,7 @@ const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 /// using it is what fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
+#[schemars(extend("examples" = ["*/5 * * * *", "0 30 8 * * MON-FRI", "@daily"]))]
 pub struct Expression {
     text: String,
     fields: Result<Fields, ScheduleError>,

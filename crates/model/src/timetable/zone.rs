@@ -14,6 +14,7 @@ use crate::schedule::ScheduleError;
 /// shown; using it is what fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
+#[schemars(extend("examples" = ["Europe/Paris", "UTC"]))]
 pub struct Zone {
     name: String,
     tz: Option<Tz>,

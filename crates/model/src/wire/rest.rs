@@ -77,8 +77,9 @@ pub struct TaskUpdate {
 pub struct RoomRequest {
     /// Its name.
     pub name: RoomName,
-    /// Who may join.
+    /// Who may join: `public` or `private`.
     #[serde(default)]
+    #[schemars(extend("enum" = ["public", "private"]))]
     pub kind: RoomKind,
     /// How much history it keeps.
     #[serde(default)]
