@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::identity::RoomName;
 
-/// One permission of an API key.
+/// One permission of an API key or a role.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Reads tasks and their occurrences.
@@ -25,8 +25,10 @@ pub enum Scope {
     RoomsWrite,
     /// Publishes to rooms whose name starts with the prefix; an empty prefix means every room.
     Publish(String),
-    /// Reads and administers users and their tickets.
+    /// Reads and administers users and their sign-in sessions.
     Users,
+    /// Uses the coordination primitives, such as rate limits.
+    Coordination,
     /// Everything.
     Admin,
 }
@@ -34,7 +36,7 @@ pub enum Scope {
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, rooms:read, rooms:write, publish:<prefix>, users:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, rooms:read, rooms:write, publish:<prefix>, users:*, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -69,6 +71,7 @@ impl fmt::Display for Scope {
             Self::RoomsRead => "rooms:read",
             Self::RoomsWrite => "rooms:write",
             Self::Users => "users:*",
+            Self::Coordination => "coordination:*",
             Self::Admin => "admin",
             Self::Publish(prefix) => return write!(f, "publish:{prefix}"),
         })
@@ -87,6 +90,7 @@ impl FromStr for Scope {
             "rooms:read" => Self::RoomsRead,
             "rooms:write" => Self::RoomsWrite,
             "users:*" => Self::Users,
+            "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
             _ => match text.strip_prefix("publish:") {
                 Some(prefix) if prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic()) => {
