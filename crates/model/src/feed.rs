@@ -66,13 +66,13 @@ impl fmt::Display for SignalKind {
 }
 
 impl FromStr for SignalKind {
-    type Err = crate::run::UnknownText;
+    type Err = crate::text_enum::UnknownText;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
             .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| crate::run::UnknownText { what: "signal kind", text: text.to_owned() })
+            .ok_or_else(|| crate::text_enum::UnknownText { what: "signal kind", text: text.to_owned() })
     }
 }
 
