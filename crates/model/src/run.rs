@@ -9,7 +9,6 @@ use crate::json_text::JsonText;
 use crate::span::Span;
 use crate::task::{Action, Backoff};
 use crate::text_enum::text_enum;
-pub use crate::text_enum::UnknownText;
 
 text_enum! {
     /// Where a run is in its life.
