@@ -100,7 +100,8 @@ pub(crate) struct Limits {
     /// All sign-ins.
     #[schemars(with = "kind::Rate")]
     pub(crate) login_global: Rate,
-    /// Requests of one caller; there is no limit when absent.
+    /// Requests of one credential, or of one address without any; ten times as many of one address and replica under
+    /// all credentials. There is no limit when absent.
     #[schemars(with = "Option<kind::Rate>")]
     pub(crate) requests: Option<Rate>,
 }
@@ -108,16 +109,16 @@ pub(crate) struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            login_account: rate(10, 60, 10),
-            login_address: rate(30, 60, 30),
-            login_global: rate(20, 1, 100),
+            login_account: per_minute(10),
+            login_address: per_minute(60),
+            login_global: per_minute(3_000),
             requests: None,
         }
     }
 }
 
-fn rate(count: u32, seconds: u64, burst: u32) -> Rate {
-    // All defaults are numbers in the range of a rate.
-    #[expect(clippy::expect_used, reason = "constants in range")]
-    Rate::new(count, Span::from_secs(seconds), burst).expect("a rate in range")
+fn per_minute(count: u32) -> Rate {
+    // A minute and the counts above are far within the range of rates.
+    #[expect(clippy::expect_used, reason = "the numbers are constants in range")]
+    Rate::new(count, Span::from_secs(60), count).expect("a rate in range")
 }

@@ -66,9 +66,18 @@ pub(crate) struct Server {
     /// Where probes and metrics are served besides, for networks that keep them apart.
     #[schemars(with = "Option<kind::Address>")]
     pub(crate) metrics_bind: Option<SocketAddr>,
-    /// How long a plain request may take, 100ms to 1h.
+    /// How long a plain request may take, its body included; 100ms to 1h.
     #[schemars(with = "kind::Duration")]
     pub(crate) request_timeout: Span,
+    /// How long a client may take to send the head of a request, 100ms to 1h.
+    #[schemars(with = "kind::Duration")]
+    pub(crate) header_timeout: Span,
+    /// How long a connection may be idle between two requests, 100ms to 1h; longer than that of any proxy in front.
+    #[schemars(with = "kind::Duration")]
+    pub(crate) idle_timeout: Span,
+    /// The most open connections, sockets included, 1 to 1000000; further ones wait to be accepted.
+    #[serde(deserialize_with = "text::scalar")]
+    pub(crate) max_connections: u32,
     /// The networks of the proxies in front, such as `10.0.0.0/8`, whose word on the address of a client counts.
     #[serde(deserialize_with = "text::list")]
     #[schemars(with = "Vec<kind::Network>")]
@@ -83,6 +92,9 @@ impl Default for Server {
             allowed_origins: Vec::new(),
             metrics_bind: None,
             request_timeout: Span::from_secs(30),
+            header_timeout: Span::from_secs(10),
+            idle_timeout: Span::from_secs(75),
+            max_connections: 10_000,
             trusted_proxies: Vec::new(),
         }
     }

@@ -104,7 +104,14 @@ fn server(server: &Server) -> anyhow::Result<()> {
             server.bind
         );
     }
-    within("server.request_timeout", server.request_timeout, Span::from_millis(100)..=HOUR)?;
+    for (key, timeout) in [
+        ("server.request_timeout", server.request_timeout),
+        ("server.header_timeout", server.header_timeout),
+        ("server.idle_timeout", server.idle_timeout),
+    ] {
+        within(key, timeout, Span::from_millis(100)..=HOUR)?;
+    }
+    ensure!((1..=1_000_000).contains(&server.max_connections), "server.max_connections: must be between 1 and 1000000");
     for network in &server.trusted_proxies {
         ensure!(
             network.prefix_len() > 0,
