@@ -26,11 +26,15 @@ pub enum SignalKind {
     InstanceChanged,
     /// An API key was revoked; the key is its id.
     ApiKeyRevoked,
+    /// A sign-in session was ended before its time; the key is its id.
+    SessionRevoked,
+    /// Everything of a user was revoked: disabled, deleted, or given a new password; the key is the user id.
+    UserRevoked,
 }
 
 impl SignalKind {
     /// Every kind.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::RoomEvents,
         Self::RoomChanged,
         Self::Ephemeral,
@@ -40,6 +44,8 @@ impl SignalKind {
         Self::SettingChanged,
         Self::InstanceChanged,
         Self::ApiKeyRevoked,
+        Self::SessionRevoked,
+        Self::UserRevoked,
     ];
 
     /// Returns the text form, as stored.
@@ -55,6 +61,8 @@ impl SignalKind {
             Self::SettingChanged => "setting_changed",
             Self::InstanceChanged => "instance_changed",
             Self::ApiKeyRevoked => "api_key_revoked",
+            Self::SessionRevoked => "session_revoked",
+            Self::UserRevoked => "user_revoked",
         }
     }
 }
@@ -66,13 +74,13 @@ impl fmt::Display for SignalKind {
 }
 
 impl FromStr for SignalKind {
-    type Err = crate::run::UnknownText;
+    type Err = crate::text_enum::UnknownText;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
             .find(|kind| kind.as_str() == text)
-            .ok_or_else(|| crate::run::UnknownText { what: "signal kind", text: text.to_owned() })
+            .ok_or_else(|| crate::text_enum::UnknownText { what: "signal kind", text: text.to_owned() })
     }
 }
 

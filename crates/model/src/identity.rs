@@ -72,6 +72,8 @@ macro_rules! names {
 names! {
     /// An opaque user id: a UUID of our own accounts, or the `sub` of somebody else's.
     UserId, "user id", r"^[A-Za-z0-9._~|@-]{1,128}$", is_opaque_id;
+    /// What a user signs in with, such as a handle or an e-mail address; lower case, so that one person has one name.
+    UserName, "user name", r"^[a-z0-9][a-z0-9._~|@+-]{0,127}$", is_user_name;
     /// A room name: a lower-case head and up to four `:`-separated parts.
     RoomName, "room name", r"^[a-z][a-z0-9_-]{0,31}(:[A-Za-z0-9._~|@-]{1,128}){0,4}$", is_room_name;
     /// An event name.
@@ -92,6 +94,11 @@ fn is_opaque(byte: u8) -> bool {
 
 fn is_opaque_id(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(is_opaque)
+}
+
+fn is_user_name(text: &str) -> bool {
+    let is_allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._~|@+-".contains(&b);
+    text.len() <= 128 && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric) && text.bytes().all(is_allowed)
 }
 
 fn is_head(text: &str) -> bool {

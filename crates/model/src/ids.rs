@@ -66,6 +66,8 @@ uuid_ids! {
     ConnectionId,
     /// One audit entry.
     AuditId,
+    /// A secret of a webhook; never the secret itself.
+    WebhookSecretId,
 }
 
 /// The identity of one running process: its configured name and a suffix that is new at every boot.

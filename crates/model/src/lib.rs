@@ -3,12 +3,15 @@
 //! Nothing here performs I/O, reads a clock or knows which database or transport is in use.
 
 pub mod api_key;
+pub mod audit;
+pub mod auth_session;
 pub mod feed;
 pub mod fire;
 pub mod identity;
 pub mod ids;
 pub mod instance;
 pub mod json_text;
+pub mod limit;
 pub mod page;
 pub mod room;
 pub mod run;
@@ -18,8 +21,11 @@ pub mod secret_text;
 pub mod setting;
 pub mod span;
 pub mod task;
+pub mod text_enum;
 pub mod ticket;
 pub mod timetable;
+pub mod user;
+pub mod webhook;
 pub mod wire;
 
 /// An instant in UTC with microsecond resolution, as both databases store it.

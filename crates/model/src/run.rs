@@ -1,8 +1,5 @@
 //! Runs: executions of tasks, their states and what may follow what.
 
-use std::fmt;
-use std::str::FromStr;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,54 +9,7 @@ use crate::ids::{Fence, InstanceId, RunId, TaskId};
 use crate::json_text::JsonText;
 use crate::span::Span;
 use crate::task::{Action, Backoff};
-
-macro_rules! text_enum {
-    ($(#[$doc:meta])* $name:ident, $what:literal { $($(#[$vdoc:meta])* $variant:ident = $text:literal),+ $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
-        pub enum $name {
-            $($(#[$vdoc])* #[serde(rename = $text)] $variant),+
-        }
-
-        impl $name {
-            /// Every value.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// Returns the text form, as stored and as on the wire.
-            #[must_use]
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $text),+ }
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(self.as_str())
-            }
-        }
-
-        impl FromStr for $name {
-            type Err = UnknownText;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($text => Ok(Self::$variant),)+
-                    _ => Err(UnknownText { what: $what, text: text.chars().take(80).collect() }),
-                }
-            }
-        }
-    };
-}
-
-/// A text that names no value of a closed list.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown {what} {text:?}")]
-pub struct UnknownText {
-    /// Which list.
-    pub what: &'static str,
-    /// What stood there, cut at 80 characters.
-    pub text: String,
-}
+use crate::text_enum::text_enum;
 
 text_enum! {
     /// Where a run is in its life.

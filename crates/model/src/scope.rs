@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::identity::RoomName;
 
-/// One permission of an API key.
+/// One permission of an API key or a role.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Reads tasks and their occurrences.
@@ -27,8 +27,10 @@ pub enum Scope {
     RoomsWrite,
     /// Publishes to rooms whose name starts with the prefix; an empty prefix means every room.
     Publish(String),
-    /// Reads and administers users and their tickets.
+    /// Reads and administers users and their sign-in sessions.
     Users,
+    /// Uses the coordination primitives, such as rate limits.
+    Coordination,
     /// Everything.
     Admin,
 }
@@ -36,7 +38,7 @@ pub enum Scope {
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, rooms:read, rooms:write, publish:<prefix>, users:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, rooms:read, rooms:write, publish:<prefix>, users:*, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -71,6 +73,7 @@ impl fmt::Display for Scope {
             Self::RoomsRead => "rooms:read",
             Self::RoomsWrite => "rooms:write",
             Self::Users => "users:*",
+            Self::Coordination => "coordination:*",
             Self::Admin => "admin",
             Self::Publish(prefix) => return write!(f, "publish:{prefix}"),
         })
@@ -89,6 +92,7 @@ impl FromStr for Scope {
             "rooms:read" => Self::RoomsRead,
             "rooms:write" => Self::RoomsWrite,
             "users:*" => Self::Users,
+            "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
             _ => match text.strip_prefix("publish:") {
                 Some(prefix) if prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic()) => {
@@ -122,7 +126,7 @@ impl JsonSchema for Scope {
         json_schema!({
             "description": "One permission of an API key; `publish:` is followed by the start of the room names.",
             "type": "string",
-            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|users:\*|admin)$",
+            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|users:\*|coordination:\*|admin)$",
             "examples": ["tasks:write", "publish:chat:", "admin"],
         })
     }

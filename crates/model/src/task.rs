@@ -286,6 +286,11 @@ impl TaskSpec {
         if let MissedPolicy::CatchUp { max: 0 | 10_001.., .. } = self.missed {
             return refuse("missed.catch_up.max", "must be between 1 and 10000");
         }
+        if let Action::Event(action) = &self.action
+            && action.event.is_reserved()
+        {
+            return refuse("action.event.event", "has a prefix that is reserved to the server; choose another name");
+        }
         if let Some(schedule) = self.schedule.take() {
             self.schedule = Some(schedule.anchored(now)?);
         }

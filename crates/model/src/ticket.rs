@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
+use crate::auth_session::Credential;
 use crate::identity::{RoomName, UserId};
-use crate::ids::SessionId;
 use crate::secret_text::SecretHash;
 use crate::span::Span;
 
@@ -74,8 +74,8 @@ pub struct NewTicket {
     pub hash: SecretHash,
     /// Whom the socket will belong to.
     pub user_id: UserId,
-    /// The sign-in session it belongs to, if any.
-    pub session_id: Option<SessionId>,
+    /// What it hangs on: when that is revoked, the ticket and its socket end.
+    pub minted_by: Credential,
     /// The only origin from which it may be used; `None` for programs without one.
     pub origin: Option<String>,
     /// What the socket may do.
@@ -89,8 +89,8 @@ pub struct NewTicket {
 pub struct Ticket {
     /// Whom the socket belongs to.
     pub user_id: UserId,
-    /// The sign-in session it belongs to, if any.
-    pub session_id: Option<SessionId>,
+    /// What it hangs on: when that is revoked, the socket ends.
+    pub minted_by: Credential,
     /// The only origin from which it may be used.
     pub origin: Option<String>,
     /// What the socket may do.

@@ -31,7 +31,7 @@ pub trait ApiKeyStore: Send + Sync {
     /// Fails when the database does.
     async fn list(&self, page: &PageRequest) -> StoreResult<Page<ApiKey>>;
 
-    /// Revokes a key and signals it. `false` means that there is no such key that is not revoked.
+    /// Revokes a key with the tickets that it minted and signals `ApiKeyRevoked`. `false` means that there is no such key that is not revoked.
     ///
     /// # Errors
     /// Fails when the database does.

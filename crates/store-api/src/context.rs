@@ -47,6 +47,8 @@ pub struct OnceClaim {
 pub struct OnceRecord {
     /// The identity of what the first request made.
     pub result_id: Uuid,
+    /// What the first request was answered with, for requests that make something without an identity.
+    pub result: Option<JsonText>,
 }
 
 /// One line of the audit log.

@@ -4,12 +4,15 @@
 //! driver, and nobody above knows which backend runs: differences are asked of [`Capabilities`].
 
 mod api_keys;
+mod audit;
+mod auth_sessions;
 mod context;
 mod error;
 pub mod fail_point;
 mod feed;
 mod hint;
 mod instances;
+mod limits;
 mod migration;
 mod once;
 mod rooms;
@@ -17,18 +20,23 @@ mod runs;
 mod settings;
 mod tasks;
 mod tickets;
+mod users;
+mod webhooks;
 
 use std::sync::Arc;
 
 pub use api_keys::ApiKeyStore;
+pub use audit::AuditStore;
+pub use auth_sessions::{AuthSessionStore, RefreshOutcome};
 pub use context::{AuditEntry, OnceClaim, OnceRecord, WriteContext, Written};
 pub use error::{StoreError, StoreResult};
 pub use feed::FeedStore;
 pub use hint::{HintReceiver, HintSender, HintState, hint_channel};
 pub use instances::InstanceStore;
+pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;
 pub use once::OnceStore;
-pub use rooms::{AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
+pub use rooms::{AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
 pub use runs::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
     RetryOutcome, RunFilter, RunStore, TriggerOutcome,
@@ -36,6 +44,8 @@ pub use runs::{
 pub use settings::{PutOutcome, SettingStore};
 pub use tasks::{DueTasks, FireReport, TaskCreateOutcome, TaskStore, TaskUpdateOutcome};
 pub use tickets::{BurnOutcome, TicketStore};
+pub use users::{Login, UserCreateOutcome, UserStore, UserUpdateOutcome};
+pub use webhooks::{WebhookSecretOutcome, WebhookStore, WebhookTarget};
 
 /// Every store of one database.
 #[derive(Clone)]
@@ -52,6 +62,16 @@ pub struct Stores {
     pub instances: Arc<dyn InstanceStore>,
     /// API keys.
     pub api_keys: Arc<dyn ApiKeyStore>,
+    /// Users.
+    pub users: Arc<dyn UserStore>,
+    /// Sign-in sessions and their refresh tokens.
+    pub auth_sessions: Arc<dyn AuthSessionStore>,
+    /// Rate limits.
+    pub limits: Arc<dyn LimitStore>,
+    /// Secrets of inbound webhooks.
+    pub webhooks: Arc<dyn WebhookStore>,
+    /// The audit log.
+    pub audit: Arc<dyn AuditStore>,
     /// Fleet settings.
     pub settings: Arc<dyn SettingStore>,
     /// Once-keys behind idempotent requests.

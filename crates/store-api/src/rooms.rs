@@ -1,7 +1,10 @@
 //! Rooms and their events.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use switchboard_model::identity::RoomName;
+use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::room::{Epoch, HistoryPage, NewEvent, NewRoom, Position, Room, StoredEvent};
 use switchboard_model::wire::code::ErrorCode;
@@ -33,6 +36,9 @@ pub enum AppendOutcome {
     /// It was refused; its neighbours are not affected.
     Refused(ErrorCode),
 }
+
+/// Makes the answer that a once-key remembers; it runs inside the transaction and must only compute.
+pub type AppendAnswer = Arc<dyn Fn(&[AppendOutcome]) -> JsonText + Send + Sync>;
 
 /// The newest position of a room.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +90,19 @@ pub trait RoomStore: Send + Sync {
     /// Fails when the database does; then nothing was appended, or the outcome is unknown and
     /// a repetition with the same given message ids is safe.
     async fn append(&self, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>>;
+
+    /// Appends a batch as [`RoomStore::append`] does, under the once-key of `context` and with its audit entry,
+    /// in one commit. The once-key remembers what `answer` makes of the outcomes; it is not kept when every
+    /// event was refused.
+    ///
+    /// # Errors
+    /// As [`RoomStore::append`].
+    async fn append_once(
+        &self,
+        context: &WriteContext,
+        events: &[NewEvent],
+        answer: &AppendAnswer,
+    ) -> StoreResult<Written<Vec<AppendOutcome>>>;
 
     /// Reads the events after offset `after`, oldest first, at most `limit` and about
     /// [`switchboard_model::wire::limits::HISTORY_BYTES`] of payload. `None` means no such room.

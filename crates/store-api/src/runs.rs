@@ -19,6 +19,9 @@ pub enum TriggerOutcome {
     Duplicate(RunId),
     /// The overlap policy `skip` found this active run; nothing was made.
     Active(RunId),
+    /// The overlap policy `skip` found this run, which has not started; it carries out the webhook too. A
+    /// once-key remembers it as its result.
+    Adopted(RunId),
     /// Under the overlap policy `queue`, as many runs as allowed are waiting; nothing was made.
     QueueFull,
     /// There is no such task.
@@ -138,7 +141,8 @@ pub struct RunFilter {
 /// Runs and their leases. Lease and expiry use real database time; `run_at` may use a test clock.
 #[async_trait]
 pub trait RunStore: Send + Sync {
-    /// Makes a run of a task under its overlap policy, and signals its pool.
+    /// Makes a run of a task under its overlap policy, and signals its pool. Under `skip`, a webhook adopts the
+    /// active run when it is queued, scheduled or waiting and has not been leased yet; a running one refuses it.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -6,7 +6,7 @@ use switchboard_model::secret_text::SecretHash;
 use switchboard_model::ticket::{NewTicket, Ticket};
 
 use crate::StoreResult;
-use crate::context::WriteContext;
+use crate::context::{WriteContext, Written};
 
 /// What burning a ticket gave. However it ends, the ticket is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,11 +22,12 @@ pub enum BurnOutcome {
 /// Tickets, stored by their hash. They always use real database time.
 #[async_trait]
 pub trait TicketStore: Send + Sync {
-    /// Stores a ticket and returns when it expires.
+    /// Stores a ticket and returns when it expires. A once-key remembers that a ticket was made, under a
+    /// random identity: the secret itself cannot be shown again.
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn issue(&self, context: &WriteContext, ticket: &NewTicket) -> StoreResult<Timestamp>;
+    async fn issue(&self, context: &WriteContext, ticket: &NewTicket) -> StoreResult<Written<Timestamp>>;
 
     /// Deletes a ticket and returns what it was; of any number of parallel callers one gets it.
     ///

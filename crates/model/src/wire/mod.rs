@@ -1,5 +1,6 @@
 //! The wire: error codes, close codes, limits, socket frames and REST bodies, settled once.
 
+pub mod auth;
 pub mod close;
 pub mod code;
 pub mod frame;

@@ -8,10 +8,12 @@ use crate::api_key::ApiKey;
 use crate::identity::{ClientKey, EventName, RoomName, UserId};
 use crate::ids::RunId;
 use crate::json_text::JsonText;
+use crate::limit::Rate;
 use crate::room::{Retention, RoomKind};
 use crate::scope::Scope;
 use crate::span::Span;
 use crate::ticket::Grants;
+use crate::webhook::WebhookSecret;
 use crate::wire::frame::{Published, ReplyError};
 use crate::wire::limits::BATCH_EVENTS;
 
@@ -106,8 +108,9 @@ pub struct PublishRequest {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketRequest {
-    /// Whom the socket will belong to.
-    pub user_id: UserId,
+    /// Whom the socket will belong to; a user's own when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_id: Option<UserId>,
     /// The only origin from which it may be used; absent for programs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
@@ -190,4 +193,82 @@ pub struct ApiKeyResponse {
     pub key: ApiKey,
     /// The secret.
     pub secret: String,
+}
+
+/// Makes a secret for the webhooks of a task.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct WebhookSecretRequest {
+    /// A secret that the sender has already, `whsec_` and base64 of 24 to 64 bytes; made by the server when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// How long it works; absent means until it is deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<Span>,
+}
+
+/// A secret of a webhook, shown once.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WebhookSecretResponse {
+    /// What is stored of it.
+    pub webhook_secret: WebhookSecret,
+    /// The secret, `whsec_` and base64, as the libraries of Standard Webhooks take it.
+    pub secret: String,
+    /// Where the sender posts to.
+    pub url: String,
+}
+
+/// What a webhook gave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct WebhookResponse {
+    /// The run that carries it out.
+    pub run_id: RunId,
+    /// Whether an earlier delivery of the same message made the run.
+    pub duplicate: bool,
+    /// Whether a run that was waiting already carries it out, under the overlap policy `skip`.
+    pub adopted: bool,
+}
+
+/// Takes units from a rate limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LimitTakeRequest {
+    /// What is allowed, such as `100/1m burst 20`.
+    pub rate: Rate,
+    /// How many units are taken.
+    #[serde(default = "one")]
+    pub cost: u32,
+    /// What happens while the database does not answer.
+    #[serde(default)]
+    pub outage: Outage,
+}
+
+fn one() -> u32 {
+    1
+}
+
+/// What a limit does while the database does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outage {
+    /// Everything is allowed.
+    Open,
+    /// Each replica limits by itself, by the same rate.
+    #[default]
+    Local,
+    /// The request is answered with `unavailable`.
+    Refuse,
+}
+
+/// What taking from a rate limit gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LimitTakeResponse {
+    /// Whether the units were given; nothing was used up otherwise.
+    pub allowed: bool,
+    /// How many units could be taken now.
+    pub remaining: u32,
+    /// How long to wait before the same request can succeed, in milliseconds; 0 when it did.
+    pub retry_after_ms: u64,
+    /// How long until everything is there again, in milliseconds.
+    pub reset_after_ms: u64,
 }

@@ -4,6 +4,7 @@
 
 mod fixtures;
 
+mod client_commands;
 mod command_line;
 mod faults;
 mod replicas;
