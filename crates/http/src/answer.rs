@@ -5,8 +5,10 @@ use axum::http::StatusCode;
 use axum::http::header::LOCATION;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use switchboard_model::secret_text::SecretText;
 
-use crate::HttpOptions;
+use crate::error::ApiError;
+use crate::{ApiResult, HttpOptions};
 
 /// 201 with the new thing and where it is.
 pub(crate) struct Created<T> {
@@ -26,4 +28,15 @@ impl<T: Serialize> IntoResponse for Created<T> {
     fn into_response(self) -> Response {
         (StatusCode::CREATED, [(LOCATION, self.location)], Json(self.value)).into_response()
     }
+}
+
+/// Makes a secret that the answer shows, this one time.
+///
+/// # Errors
+/// `internal` when the operating system has no random bytes to give.
+pub(crate) fn new_secret(prefix: &str) -> ApiResult<SecretText> {
+    SecretText::generate(prefix).map_err(|error| {
+        tracing::error!(%error, "there are no random bytes for a secret");
+        ApiError::internal()
+    })
 }

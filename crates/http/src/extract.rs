@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use switchboard_model::identity::{RoomName, TaskName, UserId};
-use switchboard_model::ids::{ApiKeyId, RunId, TaskId};
+use switchboard_model::ids::{ApiKeyId, RunId, SessionId, TaskId};
 use switchboard_model::page::{MAX_PAGE, PageRequest};
 use switchboard_model::wire::code::ErrorCode;
 
@@ -112,6 +112,7 @@ pub(crate) trait PathPart: FromStr<Err: Display> {
 impl PathPart for TaskId {}
 impl PathPart for RunId {}
 impl PathPart for ApiKeyId {}
+impl PathPart for SessionId {}
 impl PathPart for TaskName {}
 impl PathPart for UserId {}
 impl PathPart for RoomName {

@@ -8,9 +8,8 @@ use switchboard_model::scope::Scope;
 use switchboard_model::wire::limits::BODY_BYTES;
 
 use crate::access::authorise;
-use crate::endpoints::{api_keys, events, instances, probes, rooms, runs, settings, tasks, tickets};
+use crate::endpoints::{api_keys, auth, events, instances, probes, rooms, runs, settings, tasks, tickets, users};
 use crate::middleware::{guard, identify, observe};
-use crate::readiness::Readiness;
 use crate::{Api, App, AppState, ws};
 
 /// Who may use a route.
@@ -18,11 +17,15 @@ use crate::{Api, App, AppState, ws};
 pub enum Access {
     /// Everybody: probes and metrics.
     Anonymous,
-    /// Whoever presents a ticket.
+    /// Everybody, for whoever has no other credential yet than what stands in the body.
+    Login,
+    /// Whoever presents a ticket, and programs with an access token.
     Ticket,
-    /// API keys with this scope.
+    /// Whoever has a valid credential; the handler decides what it is good for.
+    SignedIn,
+    /// API keys with this scope, and users whose role has it.
     Scope(Scope),
-    /// API keys that may publish to the room of the path; the handler decides.
+    /// Whoever may publish to the room of the path; the handler decides.
     Publish,
 }
 
@@ -54,7 +57,23 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/healthz/ready"                Access::Anonymous                => probes::ready;
     GET    "/metrics"                      Access::Anonymous                => probes::metrics;
     GET    "/ws"                           Access::Ticket                   => ws::upgrade;
-    POST   "/api/v1/ws/ticket"             Access::Scope(Scope::RoomsWrite) => tickets::mint;
+    POST   "/api/v1/ws/ticket"             Access::SignedIn                 => tickets::mint;
+    POST   "/api/v1/auth/register"         Access::Login                    => auth::register;
+    POST   "/api/v1/auth/login"            Access::Login                    => auth::login;
+    POST   "/api/v1/auth/refresh"          Access::Login                    => auth::refresh;
+    POST   "/api/v1/auth/logout"           Access::SignedIn                 => auth::logout;
+    GET    "/api/v1/auth/me"               Access::SignedIn                 => auth::me;
+    GET    "/api/v1/auth/sessions"         Access::SignedIn                 => auth::sessions;
+    DELETE "/api/v1/auth/sessions/{id}"    Access::SignedIn                 => auth::end_session;
+    POST   "/api/v1/auth/password"         Access::SignedIn                 => auth::set_password;
+    POST   "/api/v1/users"                 Access::Scope(Scope::Users)      => users::create;
+    GET    "/api/v1/users"                 Access::Scope(Scope::Users)      => users::list;
+    GET    "/api/v1/users/{id}"            Access::Scope(Scope::Users)      => users::get;
+    PUT    "/api/v1/users/{id}"            Access::Scope(Scope::Users)      => users::update;
+    DELETE "/api/v1/users/{id}"            Access::Scope(Scope::Users)      => users::delete;
+    PUT    "/api/v1/users/{id}/password"   Access::Scope(Scope::Users)      => users::set_password;
+    GET    "/api/v1/users/{id}/sessions"   Access::Scope(Scope::Users)      => users::sessions;
+    DELETE "/api/v1/users/{id}/sessions"   Access::Scope(Scope::Users)      => users::end_sessions;
     POST   "/api/v1/tasks"                 Access::Scope(Scope::TasksWrite) => tasks::create;
     GET    "/api/v1/tasks"                 Access::Scope(Scope::TasksRead)  => tasks::list;
     POST   "/api/v1/tasks/preview"         Access::Scope(Scope::TasksRead)  => tasks::preview;
@@ -97,13 +116,13 @@ pub fn metrics_router(api: Api) -> axum::Router {
 
 fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     let timeout = api.options.request_timeout;
-    let app = App::new(AppState { readiness: Readiness::new(&api), api });
+    let app = App::new(AppState::new(api));
     let mut router = axum::Router::new();
     for route in ROUTES.iter().filter(|route| is_included(route)) {
         let handler = (route.handler)();
         let handler = match &route.access {
-            Access::Anonymous | Access::Ticket => handler,
-            access @ (Access::Scope(_) | Access::Publish) => {
+            Access::Anonymous | Access::Login | Access::Ticket => handler,
+            access @ (Access::SignedIn | Access::Scope(_) | Access::Publish) => {
                 handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise))
             }
         };
@@ -121,6 +140,8 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
 pub fn describe_metrics() {
     crate::middleware::describe_metrics(ROUTES);
+    crate::auth::describe_metrics();
+    auth::describe_metrics();
     ws::describe_metrics();
     metrics::gauge!("switchboard_feed_age_seconds").set(0.0);
 }

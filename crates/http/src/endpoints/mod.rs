@@ -1,6 +1,7 @@
 //! The endpoints, one file per group.
 
 pub(crate) mod api_keys;
+pub(crate) mod auth;
 pub(crate) mod events;
 pub(crate) mod instances;
 pub(crate) mod probes;
@@ -9,3 +10,4 @@ pub(crate) mod runs;
 pub(crate) mod settings;
 pub(crate) mod tasks;
 pub(crate) mod tickets;
+pub(crate) mod users;

@@ -30,6 +30,7 @@ pub(crate) async fn create(
 ) -> ApiResult<Created<Task>> {
     let (id, spec) = (TaskId::new(), request.value);
     refuse_reserved_event(&spec)?;
+    caller.require_action(&spec)?;
     let context = caller.change("task.create", id).after(&spec)?.context();
     let context = WriteContext { once: request.claim, ..context };
     let task = match app.stores.tasks.create(&context, id, &spec).await? {
@@ -98,6 +99,7 @@ pub(crate) async fn update(
     Json(update): Json<TaskUpdate>,
 ) -> ApiResult<Body<Task>> {
     refuse_reserved_event(&update.spec)?;
+    caller.require_action(&update.spec)?;
     // If somebody edits in between, the version does not match and this state is not written down.
     let before = existing(&app, id).await?;
     let context = caller.change("task.update", id).before(&before.spec)?.after(&update.spec)?.context();
@@ -157,7 +159,7 @@ pub(crate) async fn trigger(
     let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
     let run_id = match app.stores.runs.trigger(&context, &run).await? {
         Written::Now(TriggerOutcome::Created(run_id)) => run_id,
-        Written::Now(TriggerOutcome::Duplicate(run_id)) => {
+        Written::Now(TriggerOutcome::Duplicate(run_id) | TriggerOutcome::Adopted(run_id)) => {
             return Ok(Body(TriggerResponse { run_id, duplicate: true }).into_response());
         }
         Written::Now(TriggerOutcome::Active(active)) => {
