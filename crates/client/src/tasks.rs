@@ -61,6 +61,14 @@ impl Client {
         fetch(self.api(Method::PUT, &["tasks", &id.to_string()]).json(update)).await
     }
 
+    /// Makes the task of the name that the definition has, or replaces its definition.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put_task(&self, spec: &TaskSpec) -> Result<Task, ClientError> {
+        fetch(self.api(Method::PUT, &["tasks", "by-name", spec.name.as_str()]).json(spec)).await
+    }
+
     /// Deletes a task; its runs stay.
     ///
     /// # Errors
