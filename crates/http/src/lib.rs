@@ -14,6 +14,7 @@ mod middleware;
 mod once;
 mod readiness;
 mod routes;
+mod sealing;
 mod ws;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use tokio_util::task::TaskTracker;
 
 pub use lifecycle::Lifecycle;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
+pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
 
 use readiness::Readiness;
 
@@ -64,6 +66,8 @@ pub struct HttpOptions {
     pub instance: InstanceId,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// Encrypts the secrets that the database keeps.
+    pub sealer: Arc<Sealer>,
 }
 
 /// What handlers share: the given parts and the little state that outlives a request.

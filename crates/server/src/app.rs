@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
-use switchboard_http::{Api, HttpOptions, Lifecycle};
+use switchboard_http::{Api, HttpOptions, Lifecycle, Sealer};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -129,6 +129,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
             public_url: config.server.public_url.clone(),
             instance,
             request_timeout: config.server.request_timeout.to_std(),
+            sealer: Arc::new(Sealer::from_texts(&config.secrets.keys).context("secrets.keys")?),
         },
         tracker: trackers.edge.clone(),
     };

@@ -49,6 +49,7 @@ pub(crate) struct Config {
     pub(crate) instance: Instance,
     pub(crate) database: Database,
     pub(crate) server: Server,
+    pub(crate) secrets: Secrets,
     pub(crate) scheduler: Scheduler,
     pub(crate) realtime: Realtime,
     pub(crate) drain: Drain,
@@ -67,6 +68,7 @@ impl Default for Config {
             instance: Instance::default(),
             database: Database::default(),
             server: Server::default(),
+            secrets: Secrets::default(),
             scheduler: Scheduler::default(),
             realtime: Realtime::default(),
             drain: Drain::default(),
@@ -145,6 +147,14 @@ impl Default for Server {
             request_timeout: Span::from_secs(30),
         }
     }
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Secrets {
+    /// The keys that seal stored secrets, as `id:<base64url of 32 bytes>`: the first seals, all open.
+    #[serde(deserialize_with = "text::secrets")]
+    pub(crate) keys: Vec<SecretText>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -9,7 +9,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use switchboard_events::{Feed, Hub, Operations, Publisher};
-use switchboard_http::{Api, HttpOptions, Lifecycle, router};
+use switchboard_http::{Api, HttpOptions, Lifecycle, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::TickRequest;
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -58,6 +58,7 @@ impl Replica {
                 public_url: None,
                 instance,
                 request_timeout: Duration::from_secs(30),
+                sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),
             },
             tracker: TaskTracker::new(),
         };

@@ -4,10 +4,14 @@
 
 mod access;
 mod api_keys;
+mod audit;
 mod errors;
 mod events;
 mod harness;
+mod named_tasks;
 mod probes;
 mod silence;
 mod sockets;
 mod tasks;
+mod triggers;
+mod webhooks;

@@ -31,6 +31,15 @@ where
     D: Deserializer<'de>,
     T: FromStr<Err: Display>,
 {
+    parts(deserializer)?.iter().map(|part| part.parse().map_err(D::Error::custom)).collect()
+}
+
+/// Reads a list of secrets, or one text with commas between.
+pub(super) fn secrets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<SecretText>, D::Error> {
+    Ok(parts(deserializer)?.into_iter().map(SecretText::from_presented).collect())
+}
+
+fn parts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Form {
@@ -41,8 +50,7 @@ where
         Form::Text(text) => text.split(',').map(str::to_owned).collect(),
         Form::List(parts) => parts,
     };
-    let named = parts.iter().map(|part| part.trim()).filter(|part| !part.is_empty());
-    named.map(|part| part.parse().map_err(D::Error::custom)).collect()
+    Ok(parts.iter().map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect())
 }
 
 /// Reads a secret.

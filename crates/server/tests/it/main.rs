@@ -3,8 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fixtures;
+mod idempotency;
 
 mod command_line;
 mod faults;
 mod replicas;
 mod surface;
+mod webhooks;
