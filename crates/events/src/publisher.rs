@@ -127,7 +127,7 @@ impl Publisher {
     }
 
     /// Appends events in order under the once-key of `context`, in a commit of their own. The key remembers what
-    /// `answer` makes of the outcomes; a repetition gets that and appends nothing.
+    /// `answer` makes of the outcomes, unless every event was refused; a repetition gets that and appends nothing.
     ///
     /// # Errors
     /// [`PublishError`] when the outcome is unknown or nothing was done; repeating it with the same key is safe.
@@ -138,6 +138,9 @@ impl Publisher {
         answer: AppendAnswer,
     ) -> Result<Written<Vec<AppendOutcome>>, PublishError> {
         let (fitting, oversized) = Oversized::sort_out(events);
+        if fitting.is_empty() && !oversized.0.is_empty() {
+            return Ok(Written::Now(oversized.put_back(Vec::new())));
+        }
         let answer: AppendAnswer = Arc::new({
             let oversized = oversized.clone();
             move |outcomes| answer(&oversized.put_back(outcomes.to_vec()))

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 use switchboard_model::ids::{InstanceId, TaskId};
-use switchboard_model::run::Trigger;
+use switchboard_model::page::Page;
+use switchboard_model::run::{Run, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::problem::Problem;
@@ -44,9 +45,9 @@ impl Hook {
         self.replica.send("POST", path, body, &headers).await
     }
 
-    async fn runs(&self) -> Vec<Value> {
+    async fn runs(&self) -> Vec<Run> {
         let path = format!("/api/v1/runs?task_id={}", self.task);
-        self.replica.ask("GET", &path, "").await.json()["items"].as_array().unwrap().clone()
+        self.replica.ask("GET", &path, "").await.read::<Page<Run>>().items
     }
 }
 
@@ -79,9 +80,8 @@ async fn a_signed_delivery_makes_one_run_with_the_body_verbatim() {
     assert_eq!(first.status, 202, "{}", first.text());
     let run = first.json()["run_id"].clone();
     assert_eq!(first.json(), json!({"run_id": run, "duplicate": false, "adopted": false}));
-    let read = hook.replica.ask("GET", &format!("/api/v1/runs/{}", run.as_str().unwrap()), "").await;
-    assert!(read.text().contains(&format!(r#""input":{BODY}"#)), "{}", read.text());
-    assert_eq!(read.json()["trigger"], json!(Trigger::Webhook));
+    let read: Run = hook.replica.ask("GET", &format!("/api/v1/runs/{}", run.as_str().unwrap()), "").await.read();
+    assert_eq!((read.trigger, read.input.unwrap().as_str()), (Trigger::Webhook, BODY));
 
     let again = hook.deliver("/hooks/billing%2Fpaid%3Aeu", "msg_1", BODY).await;
     assert_eq!((again.status, again.json()), (202, json!({"run_id": run, "duplicate": true, "adopted": false})));
