@@ -61,7 +61,7 @@ impl Client {
         fetch(self.api(Method::PUT, &["tasks", &id.to_string()]).json(update)).await
     }
 
-    /// Makes the task of the name that the definition has, or replaces its definition.
+    /// Makes the task of this name exist as defined: creates it, or replaces its definition whatever its version.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -7,8 +7,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
+use switchboard_model::auth_session::Credential;
 use switchboard_model::identity::UserId;
-use switchboard_model::ids::{ConnectionId, SessionId};
+use switchboard_model::ids::ConnectionId;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::close::CloseCode;
@@ -26,8 +27,8 @@ use crate::rate::TokenBucket;
 pub struct SessionIdentity {
     /// Whom it belongs to.
     pub user_id: UserId,
-    /// The sign-in session it belongs to, if any.
-    pub session_id: Option<SessionId>,
+    /// What it hangs on: when that is revoked, it ends.
+    pub minted_by: Credential,
     /// What it may do beyond what every user may.
     pub grants: Grants,
 }

@@ -30,5 +30,6 @@ pub use loops::SchedulerLoop;
 pub use meters::describe_metrics;
 pub use observer::SchedulerObserver;
 pub use scheduler::{Scheduler, SchedulerHandle, SchedulerOptions};
+pub use sweep::HistoryAges;
 pub use system::{SystemRegistry, SystemRunner, install_system_tasks};
 pub use wake::Wake;

@@ -24,6 +24,7 @@ use crate::loops::SchedulerLoop;
 use crate::observer::{SchedulerObserver, Wakes};
 use crate::promote::Promote;
 use crate::recover::Recover;
+use crate::sweep::HistoryAges;
 use crate::system::{SystemRegistry, SystemRunner};
 
 /// What a replica does and how much of it.
@@ -41,8 +42,8 @@ pub struct SchedulerOptions {
     pub lease: Span,
     /// How late an occurrence may be noticed before it counts as missed.
     pub misfire_grace: Span,
-    /// How long ended runs are remembered.
-    pub history_age: Span,
+    /// How long what has happened is remembered.
+    pub history: HistoryAges,
 }
 
 /// The scheduler of one replica, not started yet.
@@ -59,7 +60,7 @@ impl Scheduler {
     /// `system`, it brings its own with the functions of [`SystemRegistry::standard`].
     #[must_use]
     pub fn new(stores: &Stores, options: SchedulerOptions, runners: Vec<Arc<dyn ActionRunner>>) -> Self {
-        let system = SystemRunner::new(SystemRegistry::standard(stores, options.history_age));
+        let system = SystemRunner::new(SystemRegistry::standard(stores, options.history));
         let own: Arc<dyn ActionRunner> = Arc::new(system);
         let runners = std::iter::once(own).chain(runners).map(|runner| (runner.kind(), runner)).collect();
         let held = Arc::new(Held::new(options.lease));

@@ -16,15 +16,28 @@ const BATCH: u32 = 1_000;
 /// The most transactions per store; what is left goes in the next sweep.
 const MOST_BATCHES: u32 = 200;
 
+/// How long what has happened is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HistoryAges {
+    /// Ended runs and skipped occurrences.
+    pub runs: Span,
+    /// Entries of the audit log.
+    pub audit: Span,
+}
+
 /// Sweeps every store in turn and returns how much each gave up. One that fails does not stop the
-/// others; runs that ended longer than `history_age` ago are forgotten.
-pub(crate) async fn sweep(stores: Stores, history_age: Span, stop: CancellationToken) -> Result<JsonText, ActionError> {
+/// others; what has happened is forgotten after its age.
+pub(crate) async fn sweep(stores: Stores, ages: HistoryAges, stop: CancellationToken) -> Result<JsonText, ActionError> {
     let mut sweep = Sweep { stop, counts: BTreeMap::new(), failures: vec![] };
     sweep.drain("tickets", || stores.tickets.sweep(BATCH)).await;
     sweep.drain("once", || stores.once.sweep(BATCH)).await;
+    sweep.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
+    sweep.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
+    sweep.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
+    sweep.drain("audit", || stores.audit.sweep(ages.audit, BATCH)).await;
     sweep.drain("signals", || stores.feed.sweep(BATCH)).await;
     sweep.drain("room_events", || stores.rooms.sweep(BATCH)).await;
-    sweep.drain("runs", || stores.runs.sweep(history_age, BATCH)).await;
+    sweep.drain("runs", || stores.runs.sweep(ages.runs, BATCH)).await;
     sweep.note("instances", stores.instances.sweep().await.map(|gone| gone.len() as u64));
     sweep.note("unarmed_tasks", stores.tasks.count_unarmed().await.inspect(|tasks| meters::unarmed(*tasks)));
     sweep.outcome()
@@ -97,6 +110,10 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_never_ends_is_left_to_the_next_sweep() {
         let mut sweep = new();
+        sweep.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
+        sweep.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
+        sweep.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
+        sweep.drain("audit", || stores.audit.sweep(ages.audit, BATCH)).await;
         sweep.drain("signals", async || Ok(1)).await;
         assert_eq!(sweep.counts["signals"], u64::from(MOST_BATCHES));
     }

@@ -8,13 +8,12 @@ use futures_util::future::BoxFuture;
 use switchboard_model::ids::TaskId;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::LeasedRun;
-use switchboard_model::span::Span;
 use switchboard_model::task::{Action, TaskSpec};
 use switchboard_store_api::{StoreError, StoreResult, Stores, TaskCreateOutcome, WriteContext, Written};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::{ActionError, ActionRunner};
-use crate::sweep::sweep;
+use crate::sweep::{HistoryAges, sweep};
 
 /// The tasks that every deployment has, in their JSON form.
 const SYSTEM_TASKS: [&str; 1] = [r#"{
@@ -34,11 +33,11 @@ pub struct SystemRegistry(BTreeMap<&'static str, Function>);
 
 impl SystemRegistry {
     /// Makes a registry of the functions of this crate: `sweep` deletes what is past its retention,
-    /// runs that ended longer than `history_age` ago among it.
+    /// what has happened after its age.
     #[must_use]
-    pub fn standard(stores: &Stores, history_age: Span) -> Self {
+    pub fn standard(stores: &Stores, ages: HistoryAges) -> Self {
         let stores = stores.clone();
-        Self::default().with("sweep", move |stop| sweep(stores.clone(), history_age, stop))
+        Self::default().with("sweep", move |stop| sweep(stores.clone(), ages, stop))
     }
 
     /// Adds a function, in place of an earlier one of the same name. It is given the token that

@@ -6,11 +6,10 @@ use switchboard_model::identity::Actor;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{MessageId, NewEvent};
 use switchboard_model::run::LeasedRun;
-use switchboard_model::span::Span;
 use switchboard_model::task::Action;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::Published;
-use switchboard_scheduler::{ActionError, ActionRunner, SystemRegistry};
+use switchboard_scheduler::{ActionError, ActionRunner, HistoryAges, SystemRegistry};
 use switchboard_store_api::{AppendOutcome, Stores};
 use tokio_util::sync::CancellationToken;
 
@@ -60,8 +59,8 @@ fn refusal(code: ErrorCode, room: &str) -> String {
 }
 
 /// Lists the functions that `system` tasks can call.
-pub(crate) fn system_functions(stores: &Stores, history_age: Span) -> SystemRegistry {
-    let registry = SystemRegistry::standard(stores, history_age);
+pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegistry {
+    let registry = SystemRegistry::standard(stores, ages);
     #[cfg(debug_assertions)]
     let registry = registry.with("test.wait", wait);
     registry

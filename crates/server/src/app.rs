@@ -14,7 +14,7 @@ use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
-use switchboard_scheduler::{Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner};
+use switchboard_scheduler::{HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner};
 use switchboard_store_api::{Stores, WriteContext};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -85,7 +85,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let database = Database::of(config, instance.clone())?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
 
-    let hub = Hub::new(Arc::clone(&stores.rooms), instance.clone(), trackers.core.clone(), stop.core.clone());
+    let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
     let scheduler = scheduler(config, &stores, instance.clone(), publisher.clone());
     let observers: Vec<Arc<dyn FeedObserver>> =
@@ -146,9 +146,9 @@ fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: 
         permits: config.scheduler.permits,
         lease: config.scheduler.lease,
         misfire_grace: config.scheduler.misfire_grace,
-        history_age: config.scheduler.history,
+        history: HistoryAges { runs: config.scheduler.history, audit: AUDIT_HISTORY },
     };
-    let system = SystemRunner::new(system_functions(stores, options.history_age));
+    let system = SystemRunner::new(system_functions(stores, options.history));
     Scheduler::new(stores, options, vec![Arc::new(EventRunner(publisher)), Arc::new(system)])
 }
 

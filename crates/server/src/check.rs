@@ -4,7 +4,6 @@
 
 use std::process::ExitCode;
 
-use comfy_table::{Table, presets};
 use serde::Serialize;
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
@@ -17,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::cli::CheckOptions;
 use crate::config::{Config, Hints, Replicas};
 use crate::database::Database;
+use crate::output::Form;
 
 /// The clock difference above which logs and external times mislead.
 const MOST_SKEW_MS: i64 = 5_000;
@@ -76,20 +76,14 @@ impl Finding {
 /// Prints all findings; the exit code is that of the first unsafe one.
 pub(crate) async fn run(config: &Config, options: CheckOptions) -> anyhow::Result<ExitCode> {
     let findings = findings(config).await?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&findings)?);
-    } else {
-        let mut table = Table::new();
-        table.load_preset(presets::NOTHING).set_header(["LEVEL", "CHECK", "FINDING"]);
-        for finding in &findings {
-            table.add_row([
-                format!("{:?}", finding.level).to_lowercase(),
-                format!("{:?}", finding.topic).to_lowercase(),
-                finding.detail.clone(),
-            ]);
-        }
-        println!("{table}");
-    }
+    let form = if options.json { Form::Programs } else { Form::People };
+    form.list(&findings, ["LEVEL", "CHECK", "FINDING"], |finding| {
+        [
+            format!("{:?}", finding.level).to_lowercase(),
+            format!("{:?}", finding.topic).to_lowercase(),
+            finding.detail.clone(),
+        ]
+    })?;
     Ok(exit_code(&findings))
 }
 

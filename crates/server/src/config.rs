@@ -2,32 +2,30 @@
 //!
 //! The one owner of the process environment.
 
+mod auth;
+mod kind;
+mod layers;
+mod reference;
+mod sections;
 mod text;
+mod validate;
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use serde::Deserialize;
-use switchboard_model::api_key::API_KEY_PREFIX;
-use switchboard_model::fire::MISFIRE_GRACE;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use switchboard_model::identity::PoolName;
 use switchboard_model::instance::Role;
 use switchboard_model::secret_text::SecretText;
-use switchboard_model::span::Span;
-use toml::{Table, Value};
 
-/// The prefix of every environment variable; `__` separates the levels.
-const PREFIX: &str = "SWITCHBOARD_";
-
-/// Variables with this prefix belong to tests and are no configuration.
-const TEST_PREFIX: &str = "SWITCHBOARD_TEST_";
-
-/// Variables that are read elsewhere: the path of the file itself.
-const NOT_KEYS: [&str; 1] = ["SWITCHBOARD_CONFIG"];
+pub(crate) use self::auth::{Auth, Limits, Secrets};
+use self::layers::{Layer, merge};
+pub(crate) use self::reference::reference;
+pub(crate) use self::sections::{Database, Drain, Hints, Instance, LogFormat, Realtime, Scheduler, Server, Telemetry};
 
 /// Everything an operator can set.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {
     /// Whether this is the only process on its database.
@@ -35,21 +33,31 @@ pub(crate) struct Config {
     /// Whether unsafe settings end the boot instead of being logged.
     #[serde(deserialize_with = "text::scalar")]
     pub(crate) strict: bool,
-    /// What this replica does.
+    /// What this replica does: api, scheduler, worker.
     #[serde(deserialize_with = "text::list")]
+    #[schemars(with = "Vec<kind::Role>")]
     pub(crate) roles: Vec<Role>,
     /// The pools its worker serves.
     #[serde(deserialize_with = "text::list")]
+    #[schemars(with = "Vec<kind::Pool>")]
     pub(crate) pools: Vec<PoolName>,
     /// An API key with every permission, for the first steps of an automated deployment.
     #[serde(deserialize_with = "text::secret")]
+    #[schemars(with = "Option<kind::Secret>")]
     pub(crate) bootstrap_key: Option<SecretText>,
     /// A file that holds the bootstrap key.
+    #[schemars(with = "Option<kind::Path>")]
     pub(crate) bootstrap_key_file: Option<PathBuf>,
+    /// Where a single replica on PostgreSQL keeps the keys that it makes for itself; on SQLite they are beside the
+    /// database.
+    #[schemars(with = "kind::Path")]
+    pub(crate) data_dir: PathBuf,
     pub(crate) instance: Instance,
     pub(crate) database: Database,
     pub(crate) server: Server,
+    pub(crate) auth: Auth,
     pub(crate) secrets: Secrets,
+    pub(crate) limits: Limits,
     pub(crate) scheduler: Scheduler,
     pub(crate) realtime: Realtime,
     pub(crate) drain: Drain,
@@ -65,10 +73,13 @@ impl Default for Config {
             pools: vec![PoolName::default_pool()],
             bootstrap_key: None,
             bootstrap_key_file: None,
+            data_dir: PathBuf::from("."),
             instance: Instance::default(),
             database: Database::default(),
             server: Server::default(),
+            auth: Auth::default(),
             secrets: Secrets::default(),
+            limits: Limits::default(),
             scheduler: Scheduler::default(),
             realtime: Realtime::default(),
             drain: Drain::default(),
@@ -77,7 +88,7 @@ impl Default for Config {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Replicas {
     /// One process.
@@ -87,263 +98,48 @@ pub(crate) enum Replicas {
     Multi,
 }
 
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Instance {
-    /// The name of this replica; a suffix that is new at every boot is added.
-    pub(crate) name: String,
-}
-
-impl Default for Instance {
-    fn default() -> Self {
-        Self { name: "switchboard".to_owned() }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Database {
-    /// `sqlite:FILE` or `postgres://…`.
-    pub(crate) url: String,
-    /// A URL that reaches PostgreSQL without a pooler between, for LISTEN and migrations.
-    pub(crate) direct_url: Option<String>,
-    /// The most pooled connections of this replica.
-    #[serde(deserialize_with = "text::scalar")]
-    pub(crate) pool_size: u32,
-    /// Whether the URL leads to a transaction pooler.
-    #[serde(deserialize_with = "text::scalar")]
-    pub(crate) pooled: bool,
-}
-
-impl Default for Database {
-    fn default() -> Self {
-        Self { url: "sqlite:./switchboard.db".to_owned(), direct_url: None, pool_size: 10, pooled: false }
-    }
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Server {
-    /// Where to listen.
-    pub(crate) bind: SocketAddr,
-    /// The URL by which clients reach the deployment.
-    pub(crate) public_url: Option<String>,
-    /// The origins from which browsers may connect.
-    #[serde(deserialize_with = "text::list")]
-    pub(crate) allowed_origins: Vec<String>,
-    /// Where probes and metrics are served besides, for networks that keep them apart.
-    pub(crate) metrics_bind: Option<SocketAddr>,
-    /// How long a plain request may take.
-    pub(crate) request_timeout: Span,
-}
-
-impl Default for Server {
-    fn default() -> Self {
-        Self {
-            bind: SocketAddr::from(([127, 0, 0, 1], 8080)),
-            public_url: None,
-            allowed_origins: Vec::new(),
-            metrics_bind: None,
-            request_timeout: Span::from_secs(30),
-        }
-    }
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Secrets {
-    /// The keys that seal stored secrets, as `id:<base64url of 32 bytes>`: the first seals, all open.
-    #[serde(deserialize_with = "text::secrets")]
-    pub(crate) keys: Vec<SecretText>,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Scheduler {
-    /// How long a leased run is safe without renewal.
-    pub(crate) lease: Span,
-    /// The most runs at the same time on this replica.
-    #[serde(deserialize_with = "text::scalar")]
-    pub(crate) permits: u32,
-    /// How late an occurrence may be noticed before it counts as missed.
-    pub(crate) misfire_grace: Span,
-    /// How long ended runs are kept.
-    pub(crate) history: Span,
-}
-
-impl Default for Scheduler {
-    fn default() -> Self {
-        Self {
-            lease: Span::from_secs(15),
-            permits: 32,
-            misfire_grace: MISFIRE_GRACE,
-            history: Span::from_secs(7 * 24 * 3600),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Hints {
-    /// Replicas wake each other with NOTIFY.
-    #[default]
-    Notify,
-    /// Replicas read the change feed four times a second instead.
-    Off,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Realtime {
-    /// How replicas learn of changes between two regular reads of the feed.
-    pub(crate) hints: Hints,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Drain {
-    /// How long a stopping replica goes on accepting, while balancers notice that it is not ready.
-    pub(crate) delay: Span,
-    /// How long sockets and runs have to end after that.
-    pub(crate) timeout: Span,
-}
-
-impl Default for Drain {
-    fn default() -> Self {
-        Self { delay: Span::default(), timeout: Span::from_secs(30) }
-    }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum LogFormat {
-    /// Human on a terminal, JSON otherwise.
-    #[default]
-    Auto,
-    /// For people.
-    Human,
-    /// For machines.
-    Json,
-}
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct Telemetry {
-    /// What is logged, as a tracing filter such as `info,switchboard_events=debug`.
-    pub(crate) log: String,
-    /// How it is logged.
-    pub(crate) format: LogFormat,
-}
-
-impl Default for Telemetry {
-    fn default() -> Self {
-        Self {
-            // The server of a database that is up to date says so at every boot.
-            log: "info,sqlx::postgres::notice=warn".to_owned(),
-            format: LogFormat::default(),
-        }
-    }
-}
-
-/// One source of settings, and what to call it in an error.
-struct Layer {
-    source: String,
-    table: Table,
-}
-
 /// Reads the file, the environment and the flags.
 pub(crate) fn load(file: Option<&Path>, flags: &[(&str, String)]) -> anyhow::Result<Config> {
     #[expect(clippy::disallowed_methods, reason = "this module owns the environment")]
     let variables = std::env::vars();
     let mut layers = Vec::new();
     if let Some(path) = file {
-        let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let table = text.parse().with_context(|| format!("{} is not TOML", path.display()))?;
-        layers.push(Layer { source: path.display().to_string(), table });
+        layers.push(Layer::file(path)?);
     }
-    layers.extend(variable_layers(variables));
-    for (key, value) in flags {
-        let source = format!("flag for {key}");
-        layers.push(Layer { source, table: nested(&mut key.split('.'), value) });
-    }
-    merge(layers)
+    layers.extend(Layer::variables(variables));
+    layers.extend(flags.iter().map(|(key, value)| Layer::flag(key, value)));
+    complete(merge(layers)?)
 }
 
-/// Turns each variable into a layer of its own, so that an error can name it.
-fn variable_layers(variables: impl Iterator<Item = (String, String)>) -> Vec<Layer> {
-    let is_key = |name: &str| name.starts_with(PREFIX) && !name.starts_with(TEST_PREFIX) && !NOT_KEYS.contains(&name);
-    let mut named: Vec<_> = variables.filter(|(name, _)| is_key(name)).collect();
-    named.sort();
-    let layer = |(name, value): (String, String)| {
-        let key = name[PREFIX.len()..].to_ascii_lowercase();
-        Layer { table: nested(&mut key.split("__"), &value), source: name }
-    };
-    named.into_iter().map(layer).collect()
-}
-
-fn nested(keys: &mut dyn Iterator<Item = &str>, value: &str) -> Table {
-    fn build(keys: &mut dyn Iterator<Item = &str>, value: &str) -> Value {
-        match keys.next() {
-            None => Value::String(value.to_owned()),
-            Some(key) => Value::Table(Table::from_iter([(key.to_owned(), build(keys, value))])),
-        }
-    }
-    match build(keys, value) {
-        Value::Table(table) => table,
-        _ => Table::new(),
-    }
-}
-
-/// Checks each layer by itself, then lays later ones over earlier ones.
-fn merge(layers: Vec<Layer>) -> anyhow::Result<Config> {
-    let mut merged = Table::new();
-    for layer in layers {
-        let checked: Result<Config, _> = layer.table.clone().try_into();
-        checked.map_err(|error| anyhow::anyhow!("{}: {}", layer.source, error.message()))?;
-        overlay(&mut merged, layer.table);
-    }
-    let mut config: Config = merged.try_into().map_err(|error| anyhow::anyhow!("{}", error.message()))?;
+/// Reads the files that settings name, and checks everything.
+fn complete(mut config: Config) -> anyhow::Result<Config> {
     if let Some(path) = &config.bootstrap_key_file {
-        let text = std::fs::read_to_string(path)
-            .with_context(|| format!("bootstrap_key_file: cannot read {}", path.display()))?;
+        let text = read_secret("bootstrap_key_file", path)?;
         config.bootstrap_key = Some(SecretText::from_presented(text.trim().to_owned()));
     }
-    validate(&config)?;
+    read_keys("auth.signing_keys", &mut config.auth.signing_keys, config.auth.signing_keys_file.as_deref())?;
+    read_keys("secrets.keys", &mut config.secrets.keys, config.secrets.keys_file.as_deref())?;
+    validate::validate(&config)?;
     Ok(config)
 }
 
-fn overlay(under: &mut Table, over: Table) {
-    for (key, value) in over {
-        match (under.get_mut(&key), value) {
-            (Some(Value::Table(under)), Value::Table(over)) => overlay(under, over),
-            (_, value) => {
-                under.insert(key, value);
-            }
-        }
+/// Reads a file of keys, one a line; empty lines and those that start with # count for nothing.
+fn read_keys(setting: &str, keys: &mut Vec<SecretText>, file: Option<&Path>) -> anyhow::Result<()> {
+    let Some(path) = file else { return Ok(()) };
+    if !keys.is_empty() {
+        bail!("{setting}: is given both itself and as a file ({setting}_file); leave one of them out");
     }
-}
-
-fn validate(config: &Config) -> anyhow::Result<()> {
-    if config.roles.is_empty() {
-        bail!("roles: name at least one of api, scheduler, worker");
-    }
-    if config.roles.contains(&Role::Worker) && config.pools.is_empty() {
-        bail!("pools: a worker serves at least one pool");
-    }
-    if config.scheduler.lease < Span::from_millis(500) {
-        bail!("scheduler.lease: must be at least 500ms, since it is renewed at a third");
-    }
-    if config.scheduler.permits == 0 {
-        bail!("scheduler.permits: must be at least 1");
-    }
-    if config.database.pool_size < 2 {
-        bail!("database.pool_size: must be at least 2");
-    }
-    let is_key = |key: &SecretText| key.expose().starts_with(API_KEY_PREFIX) && key.expose().len() >= 24;
-    if config.bootstrap_key.as_ref().is_some_and(|key| !is_key(key)) {
-        bail!("bootstrap_key: must start with {API_KEY_PREFIX} and have at least 24 characters");
+    let text = read_secret(&format!("{setting}_file"), path)?;
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    keys.extend(lines.map(|line| SecretText::from_presented(line.to_owned())));
+    if keys.is_empty() {
+        bail!("{setting}_file: {} holds no key", path.display());
     }
     Ok(())
+}
+
+fn read_secret(setting: &str, path: &Path) -> anyhow::Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("{setting}: cannot read {}", path.display()))
 }
 
 /// Arms the fail points that a test asked for; release builds have none.
@@ -361,12 +157,16 @@ pub(crate) fn arm_fail_points() -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+    use switchboard_model::span::Span;
+
     use super::*;
 
     fn from(variables: &[(&str, &str)], file: &str) -> anyhow::Result<Config> {
-        let mut layers = vec![Layer { source: "file".to_owned(), table: file.parse().unwrap() }];
-        layers.extend(variable_layers(variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))));
-        merge(layers)
+        let mut layers = vec![Layer::of("file", file)];
+        layers.extend(Layer::variables(variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))));
+        complete(merge(layers)?)
     }
 
     #[test]
@@ -377,6 +177,9 @@ mod tests {
                 ("SWITCHBOARD_ROLES", "api, worker"),
                 ("SWITCHBOARD_INSTANCE__NAME", "1"),
                 ("SWITCHBOARD_SCHEDULER__LEASE", "2s"),
+                ("SWITCHBOARD_SERVER__TRUSTED_PROXIES", "10.0.0.0/8,fd00::/8"),
+                ("SWITCHBOARD_URL", "http://not.a.setting"),
+                ("SWITCHBOARD_API_KEY", "sbk_not_a_setting"),
                 ("SWITCHBOARD_TEST_PG_URL", "x"),
                 ("OTHER", "x"),
             ],
@@ -389,16 +192,109 @@ mod tests {
         assert_eq!(config.instance.name, "1");
         assert_eq!(config.scheduler.lease, Span::from_secs(2));
         assert_eq!(config.server.allowed_origins, ["https://a.example"]);
+        assert_eq!(config.server.trusted_proxies.len(), 2);
     }
 
     #[test]
     fn errors_name_the_source_and_the_key() {
-        let error = |variables: &[(&str, &str)], file: &str| from(variables, file).unwrap_err().to_string();
+        let error = |variables: &[(&str, &str)], file: &str| format!("{:#}", from(variables, file).unwrap_err());
         assert!(error(&[("SWITCHBOARD_DATABASE__URI", "x")], "").starts_with("SWITCHBOARD_DATABASE__URI: "));
-        assert!(error(&[], "colour = 1").starts_with("file: unknown field `colour`"));
+        assert!(error(&[], "colour = 1").contains("unknown field `colour`"));
         assert!(error(&[("SWITCHBOARD_ROLES", "api,boss")], "").contains("unknown role \"boss\""));
-        assert!(error(&[("SWITCHBOARD_DATABASE__POOL_SIZE", "many")], "").contains("POOL_SIZE"));
-        assert!(error(&[("SWITCHBOARD_SCHEDULER__LEASE", "1ms")], "").contains("scheduler.lease"));
-        assert!(error(&[("SWITCHBOARD_BOOTSTRAP_KEY", "a-long-text-without-prefix")], "").contains("sbk_"));
+        assert!(error(&[("SWITCHBOARD_DATABASE__POOL_SIZE", "many")], "").contains("database.pool_size: \"many\""));
+        assert_eq!(
+            error(&[], "[database]\npool_size = -1"),
+            "file: database.pool_size: invalid value: integer `-1`, expected u32"
+        );
+        assert!(error(&[], "[scheduler]\nlease = 3").starts_with("file: scheduler.lease: "));
+    }
+
+    #[test]
+    fn odd_settings_are_refused_by_name() {
+        for (file, key) in [
+            ("roles = []", "roles"),
+            ("pools = []", "pools"),
+            ("bootstrap_key = \"a-long-text-without-prefix\"", "bootstrap_key"),
+            ("data_dir = \"\"", "data_dir"),
+            ("instance.name = \"\"", "instance.name"),
+            ("instance.name = \"two\\nlines\"", "instance.name"),
+            ("database.url = \"mysql://x\"", "database.url"),
+            ("database.url = \"sqlite:\"", "database.url"),
+            ("database.direct_url = \"postgres://x\"", "database.direct_url"),
+            ("database.pool_size = 1001", "database.pool_size"),
+            ("server.bind = \"everywhere\"", "server.bind"),
+            ("server.metrics_bind = \"0.0.0.0:8080\"", "server.metrics_bind"),
+            ("server.allowed_origins = [\"*\"]", "server.allowed_origins"),
+            ("server.allowed_origins = [\"https://a.example/\"]", "server.allowed_origins"),
+            ("server.allowed_origins = [\"https://a.example/path\"]", "server.allowed_origins"),
+            ("server.allowed_origins = [\"https://A.example\"]", "server.allowed_origins"),
+            ("server.allowed_origins = [\"https://a.example:443\"]", "server.allowed_origins"),
+            ("server.allowed_origins = [\"a.example\"]", "server.allowed_origins"),
+            ("server.allowed_origins = [\"null\"]", "server.allowed_origins"),
+            ("server.public_url = \"app.example\"", "server.public_url"),
+            ("server.public_url = \"ftp://app.example\"", "server.public_url"),
+            ("server.public_url = \"https://app.example/?a\"", "server.public_url"),
+            ("server.request_timeout = \"0s\"", "server.request_timeout"),
+            ("server.header_timeout = \"2h\"", "server.header_timeout"),
+            ("server.idle_timeout = \"0s\"", "server.idle_timeout"),
+            ("server.max_connections = 0", "server.max_connections"),
+            ("server.trusted_proxies = [\"0.0.0.0/0\"]", "server.trusted_proxies"),
+            ("server.trusted_proxies = [\"::/0\"]", "server.trusted_proxies"),
+            ("server.trusted_proxies = [\"10.0.0.1\"]", "server.trusted_proxies"),
+            ("scheduler.lease = \"1ms\"", "scheduler.lease"),
+            ("scheduler.lease = \"900years\"", "scheduler.lease"),
+            ("scheduler.permits = 0", "scheduler.permits"),
+            ("scheduler.misfire_grace = \"900years\"", "scheduler.misfire_grace"),
+            ("scheduler.history = \"900years\"", "scheduler.history"),
+            ("drain.delay = \"2days\"", "drain.delay"),
+            ("drain.timeout = \"900years\"", "drain.timeout"),
+            ("telemetry.log = \"a=b=c\"", "telemetry.log"),
+            ("telemetry.log = \"\"", "telemetry.log"),
+            ("telemetry.format = \"xml\"", "telemetry.format"),
+            ("auth.issuer = \"\"", "auth.issuer"),
+            ("auth.access_ttl = \"0s\"", "auth.access_ttl"),
+            ("auth.idle_ttl = \"60days\"", "auth.idle_ttl"),
+            ("auth.external.jwks = \"jwks.json\"", "auth.external.issuer"),
+            ("auth.external = { issuer = \"i\", audience = \"a\", jwks = \"file://x\" }", "auth.external.jwks"),
+            ("auth.signing_keys_file = \"/does/not/exist\"", "auth.signing_keys_file"),
+            ("limits.requests = \"often\"", "limits.requests"),
+        ] {
+            let error = format!("{:#}", from(&[], file).unwrap_err());
+            assert!(error.contains(&format!("{key}: ")), "{file}: {error}");
+        }
+    }
+
+    #[test]
+    fn keys_have_their_form_and_are_never_repeated() {
+        let (long, short) = (URL_SAFE_NO_PAD.encode([7; 32]), URL_SAFE_NO_PAD.encode([7; 31]));
+        let signing = |keys: &str| from(&[("SWITCHBOARD_AUTH__SIGNING_KEYS", keys)], "");
+        let config = signing(&format!("b:ed25519:{long}, a:hs256:{long}")).unwrap();
+        assert_eq!(config.auth.signing_keys.len(), 2);
+        assert!(!format!("{config:?}").contains(&long));
+        for keys in [
+            format!("a:hs256:{short}"),
+            format!("a:none:{long}"),
+            format!("a:{long}"),
+            format!(":hs256:{long}"),
+            format!("a:hs256:{long},a:hs256:{long}"),
+        ] {
+            let error = format!("{:#}", signing(&keys).unwrap_err());
+            assert!(error.contains("auth.signing_keys: key ") && !error.contains(&short[..20]), "{error}");
+        }
+        assert!(from(&[("SWITCHBOARD_SECRETS__KEYS", &format!("k1:{long}"))], "").is_ok());
+        assert!(from(&[("SWITCHBOARD_SECRETS__KEYS", &format!("k1:{short}"))], "").is_err());
+        let number = format!("{:#}", from(&[], "bootstrap_key = 4711").unwrap_err());
+        assert_eq!(number, "file: bootstrap_key: must be a text");
+    }
+
+    #[test]
+    fn keys_are_read_from_a_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        std::fs::write(&path, format!("# newest first\n\nk2:{0}\nk1:{0}\n", URL_SAFE_NO_PAD.encode([7; 32]))).unwrap();
+        let file = ("SWITCHBOARD_SECRETS__KEYS_FILE", path.to_str().unwrap());
+        assert_eq!(from(&[file], "").unwrap().secrets.keys.len(), 2);
+        let both = from(&[file, ("SWITCHBOARD_SECRETS__KEYS", "x")], "").unwrap_err();
+        assert!(both.to_string().starts_with("secrets.keys: "), "{both}");
     }
 }

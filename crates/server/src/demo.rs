@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use crate::app;
 use crate::cli::DemoOptions;
 use crate::config::{Config, Drain};
+use crate::output::line;
 use crate::{lifecycle, telemetry};
 
 /// How many scheduled ticks the demo waits for.
@@ -44,14 +45,14 @@ pub(crate) async fn run(options: DemoOptions) -> anyhow::Result<ExitCode> {
     telemetry::start_logs(&config.telemetry)?;
 
     let app = app::start(&config, telemetry::start_metrics()?).await?;
-    println!("Switchboard demo: one process on a temporary SQLite file.\n");
-    println!("  server   {}", app.url());
+    line(format_args!("Switchboard demo: one process on a temporary SQLite file.\n"))?;
+    line(format_args!("  server   {}", app.url()))?;
     let client = Client::new(ClientOptions { base_url: app.url(), api_key: Some(key.clone()) })?;
     let shown = tokio::time::timeout(PATIENCE, show(&client)).await;
     let outcome = shown.unwrap_or_else(|_| bail!("nothing arrived for {PATIENCE:?}"));
     if options.keep && outcome.is_ok() {
-        println!("\nThe server goes on until Ctrl-C. Try:");
-        println!("  curl -H 'Authorization: Bearer {}' {}/api/v1/tasks", key.expose(), app.url());
+        line(format_args!("\nThe server goes on until Ctrl-C. Try:"))?;
+        line(format_args!("  curl -H 'Authorization: Bearer {}' {}/api/v1/tasks", key.expose(), app.url()))?;
         tokio::signal::ctrl_c().await?;
     }
     let drain = Drain { delay: switchboard_model::span::Span::default(), ..Drain::default() };
@@ -69,27 +70,27 @@ async fn show(client: &Client) -> anyhow::Result<()> {
     let mut socket = client.connect(SocketOptions::ticket(client.mint_ticket(&ticket).await?)).await?;
     let start = Instant::now();
     let hello = socket.hello();
-    println!("  socket   {} opened with a single-use ticket by {}", hello.conn_id, hello.instance);
+    line(format_args!("  socket   {} opened with a single-use ticket by {}", hello.conn_id, hello.instance))?;
     socket.handle().join(&room, Since::default()).await?;
-    println!("  room     {room} joined\n");
+    line(format_args!("  room     {room} joined\n"))?;
 
     let tick = task("tick", Some("1s"), &room)?;
     client.create_task(&tick).await?;
-    println!("  task     tick: every second an event to room {room}");
+    line(format_args!("  task     tick: every second an event to room {room}"))?;
     let mut log = Log { start, lines: 0 };
     for _ in 0..TICKS {
-        log.event(&event(&mut socket, "tick").await?);
+        log.event(&event(&mut socket, "tick").await?)?;
     }
 
     let hello = client.create_task(&task("hello", None, &room)?).await?;
     let input = JsonText::parse(r#"{"name":"world"}"#)?;
     let trigger = TriggerRequest { input: Some(input), ..TriggerRequest::default() };
     let run = client.trigger_task(hello.id, &trigger).await?.run_id;
-    println!("\n  run      {run} of task hello, triggered by hand");
-    log.event(&event(&mut socket, "hello").await?);
-    println!("  {}  run    {}", log.elapsed(), ended(client, run).await?);
+    line(format_args!("\n  run      {run} of task hello, triggered by hand"))?;
+    log.event(&event(&mut socket, "hello").await?)?;
+    line(format_args!("  {}  run    {}", log.elapsed(), ended(client, run).await?))?;
 
-    println!("\n  publish  to user {user}, on whichever replica their sockets are");
+    line(format_args!("\n  publish  to user {user}, on whichever replica their sockets are"))?;
     let note = PublishRequest {
         event: "note".parse()?,
         payload: JsonText::parse(r#"{"text":"for your eyes only"}"#)?,
@@ -97,8 +98,8 @@ async fn show(client: &Client) -> anyhow::Result<()> {
         ephemeral: false,
     };
     client.publish_to_user(&user, &note).await?;
-    log.event(&event(&mut socket, "note").await?);
-    println!("\nDone: {} events arrived over the socket.", log.lines);
+    log.event(&event(&mut socket, "note").await?)?;
+    line(format_args!("\nDone: {} events arrived over the socket.", log.lines))?;
     Ok(())
 }
 
@@ -155,9 +156,15 @@ impl Log {
         format!("{:>6.2}s", self.start.elapsed().as_secs_f64())
     }
 
-    fn event(&mut self, frame: &EventFrame) {
+    fn event(&mut self, frame: &EventFrame) -> anyhow::Result<()> {
         self.lines += 1;
         let offset = frame.offset.map_or(String::new(), |offset| format!("#{offset}"));
-        println!("  {}  event  {} {offset} in {}  {}", self.elapsed(), frame.event, frame.room, frame.payload.as_str());
+        line(format_args!(
+            "  {}  event  {} {offset} in {}  {}",
+            self.elapsed(),
+            frame.event,
+            frame.room,
+            frame.payload.as_str()
+        ))
     }
 }

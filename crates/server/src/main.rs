@@ -10,6 +10,7 @@ mod database;
 mod demo;
 mod lifecycle;
 mod membership;
+mod output;
 mod telemetry;
 
 use std::process::ExitCode;
@@ -17,45 +18,49 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 use crate::cli::{Cli, Command};
+use crate::output::ReaderGone;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("error: the async runtime cannot start: {error}");
+            output::warn(format_args!("error: the async runtime cannot start: {error}"));
             return ExitCode::FAILURE;
         }
     };
     match runtime.block_on(run(cli)) {
         Ok(code) => code,
+        // Whoever read the output has seen enough.
+        Err(error) if error.is::<ReaderGone>() => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error:#}");
+            output::warn(format_args!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let file = cli.config.as_deref();
     match cli.command {
-        Command::Demo(options) => demo::run(options).await,
+        Command::Demo(options) => return demo::run(options).await,
         Command::Serve(flags) => {
-            let config = config::load(cli.config.as_deref(), &flags.overrides())?;
+            let config = config::load(file, &flags.overrides())?;
             config::arm_fail_points()?;
             telemetry::start_logs(&config.telemetry)?;
-            lifecycle::serve(config).await
+            return lifecycle::serve(config).await;
         }
-        Command::Migrate => {
-            let config = config::load(cli.config.as_deref(), &[])?;
-            commands::migrate(&config).await
-        }
-        Command::Check(options) => {
-            let config = config::load(cli.config.as_deref(), &[])?;
-            check::run(&config, options).await
-        }
-        Command::ApiKey(command) => {
-            let config = config::load(cli.config.as_deref(), &[])?;
-            commands::api_key(&config, command).await
-        }
-    }
+        Command::Check(options) => return check::run(&config::load(file, &[])?, options).await,
+        Command::Migrate => commands::migrate(&config::load(file, &[])?).await,
+        Command::ApiKey(command) => commands::api_key(command, file).await,
+        Command::Task(command) => commands::task(command).await,
+        Command::Run(command) => commands::run(command).await,
+        Command::Room(command) => commands::room(command).await,
+        Command::Publish(command) => commands::publish(command).await,
+        Command::Tail(command) => commands::tail(command).await,
+        Command::Instance(command) => commands::instance(command).await,
+        Command::Completions { shell } => commands::completions(shell),
+        Command::Reference { page } => commands::reference(page),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }

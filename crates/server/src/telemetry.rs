@@ -16,7 +16,7 @@ const SIZES: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 51
 
 /// Starts the log on standard error: for people on a terminal, as JSON otherwise.
 pub(crate) fn start_logs(options: &Telemetry) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&options.log).context("telemetry.log is not a filter such as \"info\"")?;
+    let filter = EnvFilter::try_new(&options.log).context("telemetry.log: not a filter such as info")?;
     let is_human = match options.format {
         LogFormat::Auto => std::io::stderr().is_terminal(),
         LogFormat::Human => true,

@@ -5,6 +5,7 @@
 mod channel;
 mod join;
 mod observe;
+mod revocation;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -20,7 +21,7 @@ use switchboard_model::wire::frame::{Hello, HelloLimits, NoticeFrame};
 use switchboard_model::wire::limits::{
     HEARTBEAT, HISTORY_EVENTS, MESSAGE_BYTES, OPS_PER_SECOND, PAYLOAD_BYTES, ROOMS_PER_SOCKET,
 };
-use switchboard_store_api::{RoomStore, StoreError};
+use switchboard_store_api::{AuthSessionStore, RoomStore, StoreError, Stores};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +46,7 @@ pub struct Hub {
     me: Weak<Self>,
     instance: InstanceId,
     rooms: Arc<dyn RoomStore>,
+    auth_sessions: Arc<dyn AuthSessionStore>,
     channels: RwLock<HashMap<RoomName, Arc<Channel>>>,
     sessions: Mutex<HashMap<ConnectionId, Arc<Session>>>,
     readers: Semaphore,
@@ -57,16 +59,12 @@ pub struct Hub {
 impl Hub {
     /// Makes the hub of a replica; its reads of the log run on `tracker` until `stop`.
     #[must_use]
-    pub fn new(
-        rooms: Arc<dyn RoomStore>,
-        instance: InstanceId,
-        tracker: TaskTracker,
-        stop: CancellationToken,
-    ) -> Arc<Self> {
+    pub fn new(stores: &Stores, instance: InstanceId, tracker: TaskTracker, stop: CancellationToken) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             instance,
-            rooms,
+            rooms: Arc::clone(&stores.rooms),
+            auth_sessions: Arc::clone(&stores.auth_sessions),
             channels: RwLock::default(),
             sessions: Mutex::default(),
             readers: Semaphore::new(LOG_READERS),

@@ -1,5 +1,6 @@
 //! What the hub makes of the change feed.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use tokio::time::Instant;
 
 use super::Hub;
 use super::channel::Advance;
+use super::revocation::revoked_by;
 use crate::feed::{FeedObserver, error_chain};
 use crate::outbox::DataFrame;
 
@@ -35,6 +37,10 @@ impl FeedObserver for Hub {
         for signal in &tick.signals {
             self.take(signal);
         }
+        let revoked: HashSet<_> = tick.signals.iter().filter_map(revoked_by).collect();
+        if !revoked.is_empty() {
+            self.revoke(&revoked);
+        }
         self.check_tops();
         let is_due = {
             let mut reconciliation = self.reconciliation.lock();
@@ -47,6 +53,7 @@ impl FeedObserver for Hub {
         };
         if is_due {
             self.reconcile(tick.resync);
+            self.check_credentials();
         }
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use switchboard_events::{
     Feed, FeedObserver, Hub, Operations, Outgoing, Publisher, Session, SessionGuard, SessionIdentity,
 };
+use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::TickRequest;
-use switchboard_model::identity::{Actor, RoomName};
+use switchboard_model::identity::{Actor, RoomName, UserId};
 use switchboard_model::ids::{InstanceId, RoomId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
@@ -41,13 +42,20 @@ impl Bench {
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = SqliteOptions::new(folder.path().join("bus.db"));
         let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
-        let hub = Hub::new(stores.rooms.clone(), InstanceId::boot("test"), tracker.clone(), stop.clone());
+        let hub = Hub::new(&stores, InstanceId::boot("test"), tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let observers = vec![hub.clone() as Arc<dyn FeedObserver>];
         tracker.spawn(Feed::new(stores.feed.clone(), TickRequest::default(), observers).run(stop.clone()));
         tracker.spawn(lanes.run(stop.clone()));
         let operations = Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone());
         Self { stores, hub, publisher, operations, _folder: folder, _stop: stop.drop_guard() }
+    }
+
+    /// Lets the hub know that it may have missed signals.
+    pub(crate) async fn lose_the_feed(&self) {
+        let tick = self.stores.feed.tick(None, &TickRequest::default()).await.unwrap();
+        assert!(tick.resync);
+        self.hub.observe(&tick);
     }
 
     pub(crate) async fn create_room(&self, name: &str) {
@@ -72,8 +80,14 @@ impl Bench {
     }
 
     pub(crate) async fn connect(&self, user: &str) -> SessionGuard {
-        let user_id = user.parse().unwrap();
-        self.hub.connect(SessionIdentity { user_id, session_id: None, grants: Grants::default() }).await.unwrap()
+        let user: UserId = user.parse().unwrap();
+        self.connect_by(user.as_str(), Credential::User(user.clone())).await
+    }
+
+    /// Connects a user by a ticket that hangs on something else than the user.
+    pub(crate) async fn connect_by(&self, user: &str, minted_by: Credential) -> SessionGuard {
+        let identity = SessionIdentity { user_id: user.parse().unwrap(), minted_by, grants: Grants::default() };
+        self.hub.connect(identity).await.unwrap()
     }
 
     /// Sends an operation and returns the answer; frames before it are dropped, later ones of the burst too.

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod revocation;
 
 use switchboard_model::json_text::JsonText;
 use switchboard_model::wire::frame::{NoticeFrame, ServerFrame};

@@ -16,7 +16,7 @@ use switchboard_model::schedule::{Every, Schedule};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Backoff, Task, TaskSpec};
 use switchboard_scheduler::{
-    Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRegistry, SystemRunner,
+    HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRegistry, SystemRunner,
 };
 use switchboard_store_api::{RunFilter, Stores, TaskCreateOutcome, TriggerOutcome, WriteContext, Written};
 use switchboard_store_sqlite::SqliteOptions;
@@ -110,7 +110,7 @@ impl Bench {
             permits: 64,
             lease: Span::from_secs(15),
             misfire_grace: MISFIRE_GRACE,
-            history_age: Span::from_secs(3_600),
+            history: HistoryAges { runs: Span::from_secs(3_600), audit: Span::from_secs(3_600) },
         };
         change(&mut options);
         let scheduler = Scheduler::new(stores, options, vec![Arc::new(SystemRunner::new(registry))]);

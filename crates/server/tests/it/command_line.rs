@@ -1,28 +1,8 @@
 //! The binary as a person uses it.
 
-use std::process::{Command, Output, Stdio};
-
 use switchboard_testkit::TestDatabase;
 
-fn switchboard(arguments: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
-    let ours: Vec<String> = std::env::vars_os()
-        .filter_map(|(name, _)| name.into_string().ok())
-        .filter(|name| name.starts_with("SWITCHBOARD_"))
-        .collect();
-    for name in ours {
-        command.env_remove(name);
-    }
-    command.args(arguments).envs(env.iter().copied()).stdin(Stdio::null()).output().unwrap()
-}
-
-fn out(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn err(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
+use crate::fixtures::{err, out, switchboard};
 
 #[test]
 fn the_demo_shows_real_events_and_ends_well() {
@@ -45,7 +25,8 @@ fn the_demo_shows_real_events_and_ends_well() {
 fn a_configuration_error_names_its_source() {
     let output = switchboard(&["serve"], &[("SWITCHBOARD_DATABASE__URI", "sqlite:x.db")]);
     assert!(!output.status.success());
-    assert!(err(&output).contains("SWITCHBOARD_DATABASE__URI: unknown field `uri`"), "{}", err(&output));
+    let text = err(&output);
+    assert!(text.starts_with("error: SWITCHBOARD_DATABASE__URI: ") && text.contains("unknown field `uri`"), "{text}");
     let output = switchboard(&["serve", "--replicas", "multi"], &[]);
     assert!(err(&output).contains("needs PostgreSQL"), "{}", err(&output));
 }
@@ -77,7 +58,7 @@ async fn migrating_and_checking_a_server_say_what_they_found() {
     let after = switchboard(&["check", "--json"], &env);
     assert!(after.status.success(), "{}", out(&after));
     assert!(out(&after).contains("LISTEN and NOTIFY work"), "{}", out(&after));
-    let large = [env[0], env[1], ("SWITCHBOARD_DATABASE__POOL_SIZE", "100000")];
+    let large = [env[0], env[1], ("SWITCHBOARD_DATABASE__POOL_SIZE", "1000")];
     let refused = switchboard(&["check"], &large);
     assert_eq!(refused.status.code(), Some(13), "{}", out(&refused));
     let strict = [large[0], large[1], large[2], ("SWITCHBOARD_STRICT", "true")];
@@ -92,4 +73,34 @@ fn an_unreachable_server_is_an_error_with_advice_and_no_password() {
     assert_eq!(output.status.code(), Some(10), "{}{}", out(&output), err(&output));
     let text = format!("{}{}", out(&output), err(&output));
     assert!(text.contains("check database.url") && !text.contains("hunter2"), "{text}");
+}
+
+#[test]
+fn the_reference_in_the_documentation_is_that_of_the_program() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference");
+    for page in ["configuration", "cli"] {
+        let printed = out(&switchboard(&["reference", page], &[]));
+        let written = std::fs::read_to_string(format!("{folder}/{page}.md")).unwrap_or_default();
+        assert!(printed == written, "write it anew: cargo run -- reference {page} > docs/reference/{page}.md");
+    }
+}
+
+#[test]
+fn completions_are_made_for_shells() {
+    for (shell, expected) in
+        [("bash", "complete -F"), ("zsh", "#compdef switchboard"), ("fish", "complete -c switchboard")]
+    {
+        let output = switchboard(&["completions", shell], &[]);
+        assert!(output.status.success() && out(&output).contains(expected), "{shell}: {}", err(&output));
+    }
+}
+
+#[test]
+fn a_key_is_never_shown() {
+    let env = [("SWITCHBOARD_API_KEY", "sbk_hunter2"), ("SWITCHBOARD_URL", "http://127.0.0.1:1")];
+    for arguments in [&["task", "list", "--help"][..], &["task", "list"], &["task", "nonsense"], &["tail", "--json"]] {
+        let output = switchboard(arguments, &env);
+        let text = format!("{}{}", out(&output), err(&output));
+        assert!(!text.is_empty() && !text.contains("hunter2"), "{text}");
+    }
 }

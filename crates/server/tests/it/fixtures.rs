@@ -1,5 +1,7 @@
 //! What the end-to-end tests are made of.
 
+use std::process::{Command, Output, Stdio};
+
 use switchboard_client::{Client, RunQuery, Socket, SocketEvent, items};
 use switchboard_model::identity::RoomName;
 use switchboard_model::ids::{RunId, TaskId};
@@ -33,6 +35,31 @@ macro_rules! on_both_databases {
     };
 }
 pub(crate) use on_both_databases;
+
+/// Describes the binary with its own variables only; standard input is empty.
+pub(crate) fn command(arguments: &[&str], env: &[(&str, &str)]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SWITCHBOARD_") {
+            command.env_remove(name);
+        }
+    }
+    command.args(arguments).envs(env.iter().copied()).stdin(Stdio::null());
+    command
+}
+
+/// Runs the binary to its end.
+pub(crate) fn switchboard(arguments: &[&str], env: &[(&str, &str)]) -> Output {
+    command(arguments, env).output().unwrap()
+}
+
+pub(crate) fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+pub(crate) fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
 
 /// Describes a cluster of the server under test.
 pub(crate) fn cluster(size: usize) -> ClusterBuilder {

@@ -5,6 +5,7 @@
 mod fixtures;
 mod idempotency;
 
+mod client_commands;
 mod command_line;
 mod faults;
 mod replicas;

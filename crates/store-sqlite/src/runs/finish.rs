@@ -4,7 +4,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _};
 use switchboard_model::ids::{Fence, RunId, TaskId};
 use switchboard_model::json_text::JsonText;
-use switchboard_model::run::{Ending, Finish, RunState, UnknownText, clean_error};
+use switchboard_model::run::{Ending, Finish, RunState, clean_error};
+use switchboard_model::text_enum::UnknownText;
 use switchboard_store_api::FinishOutcome;
 use switchboard_store_api::fail_point::FailPoint;
 

@@ -1,0 +1,99 @@
+//! The command line, as declared to clap; one file for each noun.
+
+mod api_key;
+mod event;
+mod process;
+mod remote;
+mod room;
+mod run;
+mod task;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+pub(crate) use self::api_key::ApiKeyCommand;
+pub(crate) use self::event::{PublishCommand, Start, TailCommand};
+pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
+pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
+pub(crate) use self::room::{RoomCommand, RoomVisibility};
+pub(crate) use self::run::RunCommand;
+pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand, TaskRef};
+
+/// A durable scheduler and event bus on one SQLite file or on PostgreSQL with any number of replicas.
+#[derive(Debug, Parser)]
+#[command(name = "switchboard", version, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    /// Configuration file (TOML) of commands that run a server or open the database; SWITCHBOARD_* variables and flags
+    /// go before it.
+    #[arg(long, global = true, env = "SWITCHBOARD_CONFIG", value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs the server until it is told to stop.
+    Serve(ServeFlags),
+    /// Shows the whole thing at work: a real server on a temporary SQLite file, real ticks over a real socket.
+    Demo(DemoOptions),
+    /// Brings the database up to the schema of this binary.
+    Migrate,
+    /// Looks for what would make replicas unsafe; the exit code is 0 when nothing was found.
+    Check(CheckOptions),
+    /// Makes, lists and revokes API keys: in the database itself, or over HTTP when --url or --api-key is given.
+    ApiKey(RemoteCommand<ApiKeyCommand>),
+    /// Works with tasks: what is to run, when, and under which policies.
+    Task(RemoteCommand<TaskCommand>),
+    /// Works with runs: executions of tasks.
+    Run(RemoteCommand<RunCommand>),
+    /// Works with rooms and the events in them.
+    Room(RemoteCommand<RoomCommand>),
+    /// Publishes an event to a room or a user.
+    Publish(PublishCommand),
+    /// Follows rooms over a socket and prints each event as it arrives.
+    Tail(TailCommand),
+    /// Shows the replicas of the fleet.
+    Instance(RemoteCommand<InstanceCommand>),
+    /// Prints the script that completes this command line in a shell.
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Prints a page of the documentation that is made from the program.
+    #[command(hide = true)]
+    Reference {
+        /// Which page.
+        page: ReferencePage,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum InstanceCommand {
+    /// Lists the replicas that are alive, oldest first.
+    List {
+        #[command(flatten)]
+        limit: Limit,
+    },
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ReferencePage {
+    /// All settings.
+    Configuration,
+    /// All commands.
+    Cli,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::Cli;
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

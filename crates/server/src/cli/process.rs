@@ -1,0 +1,53 @@
+//! Commands about server processes.
+
+use clap::Args;
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeFlags {
+    /// Address to listen on, such as 127.0.0.1:8080.
+    #[arg(long, value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// Database: `sqlite:FILE` or `postgres://…`.
+    #[arg(long, value_name = "URL")]
+    database_url: Option<String>,
+    /// `single` or `multi`.
+    #[arg(long, value_name = "MODE")]
+    replicas: Option<String>,
+    /// What this replica does: api, scheduler, worker; comma-separated.
+    #[arg(long, value_name = "LIST")]
+    roles: Option<String>,
+    /// The pools its worker serves; comma-separated.
+    #[arg(long, value_name = "LIST")]
+    pools: Option<String>,
+}
+
+impl ServeFlags {
+    /// Returns the flags that were given, as configuration keys and values.
+    pub(crate) fn overrides(&self) -> Vec<(&'static str, String)> {
+        let pairs = [
+            ("server.bind", &self.bind),
+            ("database.url", &self.database_url),
+            ("replicas", &self.replicas),
+            ("roles", &self.roles),
+            ("pools", &self.pools),
+        ];
+        pairs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?))).collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoOptions {
+    /// Leaves the server running until it is interrupted.
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Shows the log of the server too.
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckOptions {
+    /// Prints the findings as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,176 @@
+//! `task`: what is to run, when, and under which policies.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use switchboard_client::{Client, ClientError};
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::run::{Run, RunState};
+use switchboard_model::schedule::{Every, Remark, Schedule};
+use switchboard_model::span::Span;
+use switchboard_model::task::{Action, Task};
+use switchboard_model::timetable::Cron;
+use switchboard_model::wire::rest::{PreviewRequest, TriggerRequest};
+use tokio::time::Instant;
+
+use super::apply::{self, Mode};
+use super::listing::collect;
+use super::{Session, documents, json_argument, remotely};
+use crate::cli::{PreviewSource, RemoteCommand, TaskCommand, TaskRef};
+use crate::output::{self, maybe, time};
+
+/// Does one thing with tasks.
+pub(crate) async fn run(command: RemoteCommand<TaskCommand>) -> Result<()> {
+    let RemoteCommand { remote, command } = command;
+    remotely(&remote, async |session| obey(&session, command).await).await
+}
+
+/// Returns the id of a task.
+pub(super) async fn id_of(client: &Client, task: &TaskRef) -> Result<TaskId, ClientError> {
+    match task {
+        TaskRef::Id(id) => Ok(*id),
+        TaskRef::Name(name) => Ok(client.find_task(name).await?.id),
+    }
+}
+
+async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
+    let Session { client, form } = session;
+    match command {
+        TaskCommand::List { limit } => {
+            list(session, &collect(limit, async |page| client.list_tasks(page).await).await?)
+        }
+        TaskCommand::Get { task } => form.one(&get(client, &task).await?),
+        TaskCommand::Create { documents } => {
+            let specs = documents::read(&documents)?;
+            let [spec] = specs.as_slice() else { bail!("create takes one task; `task apply` takes several") };
+            let made = client.create_task(spec).await?;
+            form.done(&made, format_args!("Created task {} ({}).", made.spec.name, made.id))
+        }
+        TaskCommand::Apply { documents, dry_run } => {
+            let mode = if dry_run { Mode::Dry } else { Mode::Real };
+            apply::apply(session, &documents::read(&documents)?, mode).await
+        }
+        TaskCommand::Delete { task } => {
+            let task = get(client, &task).await?;
+            client.delete_task(task.id).await?;
+            form.said(format_args!("Deleted task {}.", task.spec.name))
+        }
+        TaskCommand::Pause { task } => {
+            let task = client.pause_task(id_of(client, &task).await?).await?;
+            form.done(&task, format_args!("Paused task {}.", task.spec.name))
+        }
+        TaskCommand::Resume { task } => {
+            let task = client.resume_task(id_of(client, &task).await?).await?;
+            let next = time(task.next_run_at);
+            form.done(&task, format_args!("Resumed task {}; it is due next at {next}.", task.spec.name))
+        }
+        TaskCommand::Trigger { task, input, wait, delay, dedupe_key } => {
+            let input = input.map(|text| json_argument("input", text)).transpose()?;
+            trigger(session, &task, &TriggerRequest { input, delay, dedupe_key }, wait).await
+        }
+        TaskCommand::Preview { source, zone, from, count } => {
+            let schedule = schedule(client, source, zone).await?;
+            let upcoming = client.preview_schedule(&PreviewRequest { schedule, from, count }).await?.items;
+            form.list(&upcoming, ["AT", "REMARK"], |one| [time(Some(one.at)), maybe(one.remark.map(remark))])
+        }
+        TaskCommand::Skips { task, limit } => {
+            let id = id_of(client, &task).await?;
+            let skips = collect(limit, async |page| client.list_skips(id, page).await).await?;
+            form.list(&skips, ["FROM", "TO", "COUNT", "CAUSE"], |skip| {
+                [time(Some(skip.from)), time(Some(skip.to)), skip.count.to_string(), skip.cause.to_string()]
+            })
+        }
+    }
+}
+
+async fn get(client: &Client, task: &TaskRef) -> Result<Task, ClientError> {
+    match task {
+        TaskRef::Id(id) => client.get_task(*id).await,
+        TaskRef::Name(name) => client.find_task(name).await,
+    }
+}
+
+fn list(session: &Session, tasks: &[Task]) -> Result<()> {
+    session.form.list(tasks, ["NAME", "SCHEDULE", "ACTION", "STATE", "NEXT RUN", "ID"], |task| {
+        let state = match &task.parked {
+            Some(_) => "parked",
+            None if task.spec.is_active => "active",
+            None => "paused",
+        };
+        [
+            task.spec.name.to_string(),
+            maybe(task.spec.schedule.as_ref().map(schedule_text)),
+            action_text(&task.spec.action),
+            state.to_owned(),
+            time(task.next_run_at),
+            task.id.to_string(),
+        ]
+    })
+}
+
+fn schedule_text(schedule: &Schedule) -> String {
+    match schedule {
+        Schedule::Every(every) => format!("every {}", every.interval),
+        Schedule::At(at) => format!("at {}", time(Some(*at))),
+        Schedule::Cron(cron) => format!("{} {}", cron.expression.as_str(), cron.zone.as_str()),
+    }
+}
+
+fn action_text(action: &Action) -> String {
+    match action {
+        Action::Event(event) => format!("event {} to {}", event.event, event.to.room()),
+        Action::System(system) => format!("system {}", system.function),
+    }
+}
+
+fn remark(remark: Remark) -> &'static str {
+    match remark {
+        Remark::MovedAfterGap => "moved: its local time does not exist on that day, so it runs right after the gap",
+        Remark::SkippedInGap => "skipped: its local time does not exist on that day",
+        Remark::SecondDropped => "the first of two: its local time exists twice on that day",
+    }
+}
+
+async fn schedule(client: &Client, source: PreviewSource, zone: Option<String>) -> Result<Schedule> {
+    if let Some(expression) = source.cron {
+        return Ok(Schedule::Cron(Cron::new(&expression, zone.as_deref().unwrap_or("UTC"))));
+    }
+    if let Some(interval) = source.every {
+        return Ok(Schedule::Every(Every { interval, anchor: None }));
+    }
+    // One of the three is required, so that this is the task.
+    let Some(task) = source.task else { bail!("name a task, or give --cron or --every") };
+    let task = get(client, &task).await?;
+    let Some(schedule) = task.spec.schedule else { bail!("task {} has no schedule", task.spec.name) };
+    Ok(schedule)
+}
+
+async fn trigger(session: &Session, task: &TaskRef, request: &TriggerRequest, wait: Option<Span>) -> Result<()> {
+    let Session { client, form } = session;
+    let triggered = client.trigger_task(id_of(client, task).await?, request).await?;
+    let id = triggered.run_id;
+    let Some(wait) = wait else {
+        let found = if triggered.duplicate { " was active already under the same key" } else { " was made" };
+        return form.done(&triggered, format_args!("Run {id}{found}."));
+    };
+    output::progress(format_args!("waiting for run {id}"));
+    let run = settled(client, id, wait).await?;
+    form.one(&run)?;
+    let state = run.state;
+    ensure!(state.is_terminal(), "run {id} has not ended after {wait}: it is {state}; see `switchboard run get {id}`");
+    ensure!(state == RunState::Succeeded, "run {id} has {state}: {}", run.error.unwrap_or_default());
+    Ok(())
+}
+
+/// Looks at a run until it has ended or the time is up.
+async fn settled(client: &Client, id: RunId, wait: Span) -> Result<Run, ClientError> {
+    const PAUSE: Duration = Duration::from_millis(200);
+    let deadline = Instant::now() + wait.to_std();
+    loop {
+        let run = client.get_run(id).await?;
+        if run.state.is_terminal() || Instant::now() >= deadline {
+            return Ok(run);
+        }
+        tokio::time::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+    }
+}
