@@ -15,7 +15,9 @@ mod settings;
 mod socket;
 mod tasks;
 mod tickets;
+mod triggers;
 mod users;
+mod webhooks;
 
 pub use client::{Client, ClientOptions};
 pub use error::{ClientError, OpError};
@@ -23,3 +25,5 @@ pub use pages::items;
 pub use resume::{ResumeEvent, ResumeOptions, ResumingHandle, ResumingSocket, StopCause, TicketSource};
 pub use runs::RunQuery;
 pub use socket::{LOST, Socket, SocketAuth, SocketEvent, SocketHandle, SocketOptions};
+pub use triggers::Triggered;
+pub use webhooks::{WebhookDelivery, webhook_signature};

@@ -15,6 +15,7 @@ mod middleware;
 mod once;
 mod readiness;
 mod routes;
+mod sealing;
 mod ws;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ use tokio_util::task::TaskTracker;
 pub use auth::{AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyError, KeyRing};
 pub use lifecycle::Lifecycle;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
+pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
 
 use auth::passwords::Passwords;
 use error::ApiError;
@@ -71,6 +73,8 @@ pub struct HttpOptions {
     pub request_timeout: Duration,
     /// How people sign in.
     pub auth: AuthOptions,
+    /// Encrypts the secrets that the database keeps.
+    pub sealer: Arc<Sealer>,
 }
 
 /// What handlers share: the given parts and the little state that outlives a request.

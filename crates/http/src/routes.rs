@@ -8,7 +8,10 @@ use switchboard_model::scope::Scope;
 use switchboard_model::wire::limits::BODY_BYTES;
 
 use crate::access::authorise;
-use crate::endpoints::{api_keys, auth, events, instances, probes, rooms, runs, settings, tasks, tickets, users};
+use crate::endpoints::{
+    api_keys, audit, auth, events, hooks, instances, named_tasks, probes, rooms, runs, settings, tasks, tickets, triggers,
+    users, webhook_secrets,
+};
 use crate::middleware::{guard, identify, observe};
 use crate::{Api, App, AppState, ws};
 
@@ -21,6 +24,8 @@ pub enum Access {
     Login,
     /// Whoever presents a ticket, and programs with an access token.
     Ticket,
+    /// Whoever signs with a secret of the task of the path.
+    Signature,
     /// Whoever has a valid credential; the handler decides what it is good for.
     SignedIn,
     /// API keys with this scope, and users whose role has it.
@@ -74,17 +79,22 @@ pub static ROUTES: &[Route] = routes! {
     PUT    "/api/v1/users/{id}/password"   Access::Scope(Scope::Users)      => users::set_password;
     GET    "/api/v1/users/{id}/sessions"   Access::Scope(Scope::Users)      => users::sessions;
     DELETE "/api/v1/users/{id}/sessions"   Access::Scope(Scope::Users)      => users::end_sessions;
+    POST   "/hooks/{*task}"                Access::Signature                => hooks::receive;
     POST   "/api/v1/tasks"                 Access::Scope(Scope::TasksWrite) => tasks::create;
     GET    "/api/v1/tasks"                 Access::Scope(Scope::TasksRead)  => tasks::list;
     POST   "/api/v1/tasks/preview"         Access::Scope(Scope::TasksRead)  => tasks::preview;
-    GET    "/api/v1/tasks/by-name/{name}"  Access::Scope(Scope::TasksRead)  => tasks::find;
+    GET    "/api/v1/tasks/by-name/{*name}" Access::Scope(Scope::TasksRead)  => named_tasks::get;
+    PUT    "/api/v1/tasks/by-name/{*name}" Access::Scope(Scope::TasksWrite) => named_tasks::put;
     GET    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksRead)  => tasks::get;
     PUT    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::update;
     DELETE "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::delete;
-    POST   "/api/v1/tasks/{id}/trigger"    Access::Scope(Scope::TasksWrite) => tasks::trigger;
+    POST   "/api/v1/tasks/{id}/trigger"    Access::Scope(Scope::TasksWrite) => triggers::trigger;
     POST   "/api/v1/tasks/{id}/pause"      Access::Scope(Scope::TasksWrite) => tasks::pause;
     POST   "/api/v1/tasks/{id}/resume"     Access::Scope(Scope::TasksWrite) => tasks::resume;
     GET    "/api/v1/tasks/{id}/skips"      Access::Scope(Scope::TasksRead)  => tasks::skips;
+    POST   "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksWrite) => webhook_secrets::create;
+    GET    "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksRead) => webhook_secrets::list;
+    DELETE "/api/v1/tasks/{id}/webhook-secrets/{secret_id}" Access::Scope(Scope::TasksWrite) => webhook_secrets::delete;
     GET    "/api/v1/runs"                  Access::Scope(Scope::RunsRead)   => runs::list;
     GET    "/api/v1/runs/{id}"             Access::Scope(Scope::RunsRead)   => runs::get;
     POST   "/api/v1/runs/{id}/cancel"      Access::Scope(Scope::RunsWrite)  => runs::cancel;
@@ -102,6 +112,8 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::create;
     GET    "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::list;
     DELETE "/api/v1/api-keys/{id}"         Access::Scope(Scope::Admin)      => api_keys::revoke;
+    GET    "/api/v1/audit"                 Access::Scope(Scope::Admin)      => audit::list;
+    GET    "/api/v1/audit/export"          Access::Scope(Scope::Admin)      => audit::export;
 };
 
 /// Makes the router of everything.
@@ -121,7 +133,7 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     for route in ROUTES.iter().filter(|route| is_included(route)) {
         let handler = (route.handler)();
         let handler = match &route.access {
-            Access::Anonymous | Access::Login | Access::Ticket => handler,
+            Access::Anonymous | Access::Login | Access::Ticket | Access::Signature => handler,
             access @ (Access::SignedIn | Access::Scope(_) | Access::Publish) => {
                 handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise))
             }
@@ -142,6 +154,7 @@ pub fn describe_metrics() {
     crate::middleware::describe_metrics(ROUTES);
     crate::auth::describe_metrics();
     auth::describe_metrics();
+    crate::endpoints::hooks::describe_metrics();
     ws::describe_metrics();
     metrics::gauge!("switchboard_feed_age_seconds").set(0.0);
 }

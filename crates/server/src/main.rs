@@ -8,6 +8,7 @@ mod commands;
 mod config;
 mod database;
 mod demo;
+mod keys;
 mod lifecycle;
 mod membership;
 mod output;

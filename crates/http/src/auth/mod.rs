@@ -39,7 +39,7 @@ pub struct AuthOptions {
 }
 
 impl AuthOptions {
-    /// Decides by default: tokens work ten minutes, sessions 30 days and 14 without a refresh, nobody may
+    /// Decides by default: tokens work ten minutes, sessions 30 days and 7 without a refresh, nobody may
     /// register.
     #[must_use]
     pub fn new(keys: Arc<KeyRing>) -> Self {
@@ -49,7 +49,7 @@ impl AuthOptions {
             audience: "switchboard".to_owned(),
             access_ttl: Span::from_secs(600),
             session_ttl: Span::from_secs(30 * 24 * 3600),
-            idle_ttl: Span::from_secs(14 * 24 * 3600),
+            idle_ttl: Span::from_secs(7 * 24 * 3600),
             registration: false,
             external: None,
             hashing: Hashing::default(),

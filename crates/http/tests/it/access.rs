@@ -33,10 +33,12 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("PUT", "/api/v1/users/{id}/password", "users:*"),
     ("GET", "/api/v1/users/{id}/sessions", "users:*"),
     ("DELETE", "/api/v1/users/{id}/sessions", "users:*"),
+    ("POST", "/hooks/{*task}", "signature"),
     ("POST", "/api/v1/tasks", "tasks:write"),
     ("GET", "/api/v1/tasks", "tasks:read"),
     ("POST", "/api/v1/tasks/preview", "tasks:read"),
-    ("GET", "/api/v1/tasks/by-name/{name}", "tasks:read"),
+    ("GET", "/api/v1/tasks/by-name/{*name}", "tasks:read"),
+    ("PUT", "/api/v1/tasks/by-name/{*name}", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}", "tasks:read"),
     ("PUT", "/api/v1/tasks/{id}", "tasks:write"),
     ("DELETE", "/api/v1/tasks/{id}", "tasks:write"),
@@ -44,6 +46,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/tasks/{id}/pause", "tasks:write"),
     ("POST", "/api/v1/tasks/{id}/resume", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}/skips", "tasks:read"),
+    ("POST", "/api/v1/tasks/{id}/webhook-secrets", "tasks:write"),
+    ("GET", "/api/v1/tasks/{id}/webhook-secrets", "tasks:read"),
+    ("DELETE", "/api/v1/tasks/{id}/webhook-secrets/{secret_id}", "tasks:write"),
     ("GET", "/api/v1/runs", "runs:read"),
     ("GET", "/api/v1/runs/{id}", "runs:read"),
     ("POST", "/api/v1/runs/{id}/cancel", "runs:write"),
@@ -61,10 +66,13 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/api-keys", "admin"),
     ("GET", "/api/v1/api-keys", "admin"),
     ("DELETE", "/api/v1/api-keys/{id}", "admin"),
+    ("GET", "/api/v1/audit", "admin"),
+    ("GET", "/api/v1/audit/export", "admin"),
 ];
 
 fn filled(path: &str) -> String {
-    path.replace("{id}", "0190a0b0-0000-7000-8000-000000000000").replace("{name}", "lobby")
+    let id = "0190a0b0-0000-7000-8000-000000000000";
+    path.replace("{id}", id).replace("{secret_id}", id).replace("{name}", "lobby").replace("{*name}", "lobby")
 }
 
 #[test]
@@ -78,6 +86,7 @@ fn every_route_is_listed_with_what_it_asks_for() {
             Access::Login => "login".to_owned(),
             Access::SignedIn => "signed in".to_owned(),
             Access::Ticket => "ticket".to_owned(),
+            Access::Signature => "signature".to_owned(),
             Access::Scope(scope) => scope.to_string(),
             Access::Publish => (*wanted).to_owned(),
         };

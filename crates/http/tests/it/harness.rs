@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use switchboard_events::{Feed, Hub, Operations, Publisher};
-use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, router};
+use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::TickRequest;
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -74,6 +74,7 @@ impl Replica {
                 instance,
                 request_timeout: Duration::from_secs(30),
                 auth: auth_options(&[SIGNING_KEY]),
+                sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),
             },
             tracker: TaskTracker::new(),
         };

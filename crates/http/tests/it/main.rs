@@ -4,14 +4,18 @@
 
 mod access;
 mod api_keys;
+mod audit;
 mod errors;
 mod events;
 mod external;
 mod harness;
+mod named_tasks;
 mod probes;
 mod sign_in;
 mod silence;
 mod sockets;
 mod tasks;
 mod tokens;
+mod triggers;
 mod users;
+mod webhooks;

@@ -62,7 +62,7 @@ pub(super) async fn append(change: &mut Change, events: Vec<NewEvent>) -> DbResu
     Ok(outcomes)
 }
 
-/// Appends under a once-key, which is kept only if something is there that its answer can tell of.
+/// Appends under a once-key, which is kept unless every event was refused.
 pub(super) async fn append_once(
     change: &mut Change,
     context: WriteContext,
@@ -73,7 +73,8 @@ pub(super) async fn append_once(
         return Ok(replayed);
     }
     let outcomes = append(change, events).await?;
-    if outcomes.iter().any(|outcome| !matches!(outcome, AppendOutcome::Refused(_))) {
+    let is_refused = |outcome: &AppendOutcome| matches!(outcome, AppendOutcome::Refused(_));
+    if outcomes.is_empty() || !outcomes.iter().all(is_refused) {
         let record = OnceRecord { result_id: Uuid::new_v4(), result: Some(answer(&outcomes)) };
         context::complete_with(change, &context, record).await?;
     }

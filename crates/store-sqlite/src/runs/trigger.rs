@@ -7,6 +7,7 @@ use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{NewRun, RunState, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Overlap, TaskSpec};
+use switchboard_store_api::fail_point::FailPoint;
 use switchboard_store_api::{RetryOutcome, StoreError, TriggerOutcome, WriteContext, Written};
 use uuid::Uuid;
 
@@ -120,6 +121,7 @@ pub(super) async fn trigger(
     if let Some(replayed) = context::replay(change, &context).await? {
         return Ok(replayed);
     }
+    change.pass_at_commit([FailPoint::BeforeTriggerCommit, FailPoint::AfterTriggerCommit]);
     let Some(task) = tasks::row(&mut change.connection, run.task_id).await? else {
         return Ok(Written::Now(TriggerOutcome::TaskNotFound));
     };
