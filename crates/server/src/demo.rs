@@ -47,7 +47,7 @@ pub(crate) async fn run(options: DemoOptions) -> anyhow::Result<ExitCode> {
     let app = app::start(&config, telemetry::start_metrics()?).await?;
     line(format_args!("Switchboard demo: one process on a temporary SQLite file.\n"))?;
     line(format_args!("  server   {}", app.url()))?;
-    let client = Client::new(ClientOptions { base_url: app.url(), api_key: Some(key.clone()) })?;
+    let client = Client::new(ClientOptions { base_url: app.url(), credential: Some(key.clone()) })?;
     let shown = tokio::time::timeout(PATIENCE, show(&client)).await;
     let outcome = shown.unwrap_or_else(|_| bail!("nothing arrived for {PATIENCE:?}"));
     if options.keep && outcome.is_ok() {

@@ -42,7 +42,7 @@ struct Session {
 
 /// Does work on a server; what fails is explained with what to do about it.
 async fn remotely<T>(remote: &Remote, work: impl AsyncFnOnce(Session) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let options = ClientOptions { base_url: remote.url().to_owned(), api_key: remote.api_key.clone() };
+    let options = ClientOptions { base_url: remote.url().to_owned(), credential: remote.api_key.clone() };
     let session = async {
         let client = Client::new(options)?;
         work(Session { client, form: form(remote) }).await
