@@ -146,7 +146,7 @@ fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: 
         permits: config.scheduler.permits,
         lease: config.scheduler.lease,
         misfire_grace: config.scheduler.misfire_grace,
-        history: HistoryAges { runs: config.scheduler.history, audit: AUDIT_HISTORY },
+        history: HistoryAges { runs: config.scheduler.history, audit: config.audit.history },
     };
     let system = SystemRunner::new(system_functions(stores, options.history));
     Scheduler::new(stores, options, vec![Arc::new(EventRunner(publisher)), Arc::new(system)])
@@ -193,7 +193,7 @@ async fn install_bootstrap_key(config: &Config, stores: &Stores) -> anyhow::Resu
 }
 
 /// Stores an API key by its hash.
-pub(crate) async fn store_key(
+async fn store_key(
     stores: &Stores,
     name: &str,
     key: &SecretText,
