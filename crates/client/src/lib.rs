@@ -3,10 +3,14 @@
 //! It knows the wire types of `switchboard-model` and nothing of the server.
 
 mod api_keys;
+mod audit;
+mod auth;
 mod client;
 mod error;
 mod health;
 mod instances;
+mod limits;
+mod openapi;
 mod pages;
 mod resume;
 mod rooms;

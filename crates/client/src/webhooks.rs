@@ -73,13 +73,19 @@ impl Client {
         let signature = webhook_signature(secret, id, *timestamp, body)
             .map_err(|error| ClientError::Url(format!("the webhook secret {error}")))?;
         let request = self
-            .with_api_key(None)
+            .with_credential(None)
             .request(Method::POST, &["hooks", task.as_str()])
             .header("webhook-id", id)
             .header("webhook-timestamp", *timestamp)
             .header("webhook-signature", signature)
             .header(CONTENT_TYPE, content_type);
         fetch(request.body(body.clone())).await
+    }
+
+    /// Returns where the deliveries for a task are sent to.
+    #[must_use]
+    pub fn webhook_url(&self, task: &TaskName) -> String {
+        self.url(&["hooks", task.as_str()]).into()
     }
 
     /// Makes a secret for the webhooks of a task, or takes over one that the sender has.

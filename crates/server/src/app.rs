@@ -226,7 +226,7 @@ async fn install_bootstrap_key(config: &Config, stores: &Stores) -> anyhow::Resu
 }
 
 /// Stores an API key by its hash.
-pub(crate) async fn store_key(
+async fn store_key(
     stores: &Stores,
     name: &str,
     key: &SecretText,

@@ -218,7 +218,7 @@ async fn a_waiting_run_is_cancelled_and_retried(cluster: Cluster) {
 
 async fn errors_say_what_to_do(cluster: Cluster) {
     let client = cluster.any();
-    let anonymous = client.with_api_key(None);
+    let anonymous = client.with_credential(None);
     let refused = anonymous.list_tasks(PageRequest::default()).await.unwrap_err();
     assert_eq!((refused.status(), refused.code()), (Some(401), Some(ErrorCode::Unauthorized)));
     let missing = client.publish(&room("nowhere"), &event("note", serde_json::json!(1))).await.unwrap_err();
