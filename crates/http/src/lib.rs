@@ -6,6 +6,7 @@
 mod access;
 mod answer;
 mod audit;
+mod auth;
 mod endpoints;
 mod error;
 mod extract;
@@ -15,6 +16,7 @@ mod once;
 mod openapi;
 mod readiness;
 mod routes;
+mod sealing;
 mod ws;
 
 use std::sync::Arc;
@@ -22,14 +24,19 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
+use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
+pub use auth::{AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyError, KeyRing};
 pub use lifecycle::Lifecycle;
 pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
+pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
 
+use auth::passwords::Passwords;
+use error::ApiError;
 use readiness::Readiness;
 
 /// Everything that the HTTP surface works with.
@@ -66,12 +73,32 @@ pub struct HttpOptions {
     pub instance: InstanceId,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// How people sign in.
+    pub auth: AuthOptions,
+    /// Encrypts the secrets that the database keeps.
+    pub sealer: Arc<Sealer>,
 }
 
 /// What handlers share: the given parts and the little state that outlives a request.
 struct AppState {
     api: Api,
     readiness: Readiness,
+    passwords: Passwords,
+}
+
+impl AppState {
+    fn new(api: Api) -> Self {
+        let passwords = Passwords::new(api.options.auth.hashing.clone(), api.tracker.clone());
+        Self { readiness: Readiness::new(&api), passwords, api }
+    }
+
+    /// Returns database time.
+    ///
+    /// # Errors
+    /// `unavailable` until the database has told it.
+    fn now(&self) -> ApiResult<Timestamp> {
+        self.hub.now().ok_or_else(|| ApiError::unavailable("the time is not known yet"))
+    }
 }
 
 impl std::ops::Deref for AppState {
@@ -86,4 +113,4 @@ impl std::ops::Deref for AppState {
 type App = Arc<AppState>;
 
 /// What handlers return.
-type ApiResult<T> = Result<T, error::ApiError>;
+type ApiResult<T> = Result<T, ApiError>;

@@ -1,6 +1,8 @@
 //! Requests that create something, once per idempotency key. Knows no endpoint.
 
-use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Request};
+use std::marker::PhantomData;
+
+use axum::extract::{FromRequest, FromRequestParts as _, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
 use serde::de::DeserializeOwned;
@@ -17,6 +19,14 @@ use crate::extract::JsonBody;
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// A body that will be decoded as a `T`, and the claim of the idempotency key that came with it.
+#[derive(Debug)]
+pub(crate) struct OnceBody<T> {
+    pub(crate) body: JsonBody,
+    pub(crate) claim: Option<OnceClaim>,
+    form: PhantomData<fn() -> T>,
+}
+
 /// A decoded body, and the claim of the idempotency key that came with it.
 #[derive(Debug)]
 pub(crate) struct Once<T> {
@@ -28,24 +38,21 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Once<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let (mut parts, body) = request.into_parts();
-        let caller = Caller::from_request_parts(&mut parts, state).await?;
-        let IdempotencyKey(key) = IdempotencyKey::from_request_parts(&mut parts, state).await?;
-        let body = JsonBody::from_request(Request::from_parts(parts.clone(), body), state).await?;
-        let claim = key.map(|key| claim(&parts, &caller, key, &body));
+        let OnceBody { body, claim, .. } = OnceBody::<T>::from_request(request, state).await?;
         Ok(Self { value: body.decode()?, claim })
     }
 }
 
-/// The idempotency key of a request, if it has one.
-#[derive(Debug)]
-pub(crate) struct IdempotencyKey(pub(crate) Option<ClientKey>);
-
-impl<S: Sync> FromRequestParts<S> for IdempotencyKey {
+impl<S: Send + Sync, T> FromRequest<S> for OnceBody<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        idempotency_key(&parts.headers).map(Self)
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let (mut parts, body) = request.into_parts();
+        let caller = Caller::from_request_parts(&mut parts, state).await?;
+        let key = idempotency_key(&parts.headers)?;
+        let body = JsonBody::from_request(Request::from_parts(parts.clone(), body), state).await?;
+        let claim = key.map(|key| claim(&parts, &caller, key, &body));
+        Ok(Self { body, claim, form: PhantomData })
     }
 }
 

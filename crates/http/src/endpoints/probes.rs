@@ -2,8 +2,8 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderName;
 use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -45,7 +45,16 @@ pub(crate) async fn ready(State(app): State<App>) -> ApiResult<Json<Health>> {
 }
 
 /// Writes out the metrics.
-pub(crate) async fn metrics(State(app): State<App>) -> ([(HeaderName, &'static str); 1], String) {
+pub(crate) async fn metrics(State(app): State<App>) -> PrometheusText {
     metrics::gauge!("switchboard_feed_age_seconds").set(app.feed.age());
-    ([(CONTENT_TYPE, PROMETHEUS_TEXT)], app.prometheus.render())
+    PrometheusText(app.prometheus.render())
+}
+
+/// Metrics, written out.
+pub(crate) struct PrometheusText(String);
+
+impl IntoResponse for PrometheusText {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.0).into_response()
+    }
 }

@@ -14,7 +14,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-pub(crate) use self::sketch::{Part, Sketch, describe};
+pub(crate) use self::sketch::{Answer, Part, Sketch, describe};
 
 use self::operations::{OPERATIONS, Operation};
 use self::schemas::Schemas;
@@ -48,15 +48,7 @@ pub fn openapi_document() -> Value {
             "schemas": schemas,
             "responses": problems::responses(&problem),
             "headers": problems::headers(),
-            "securitySchemes": {
-                "apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "sbk_…", "description": "An API key."},
-                "ticket": {
-                    "type": "apiKey",
-                    "in": "query",
-                    "name": "ticket",
-                    "description": "A ticket, which may also come as a subprotocol: `ticket.` and the ticket.",
-                },
-            },
+            "securitySchemes": credentials(),
         },
     })
 }
@@ -104,19 +96,48 @@ fn operation(route: &Route, written: Option<&Operation>, schemas: &mut Schemas) 
 /// Returns the statuses by which a caller may be turned away, or the server may fail.
 fn errors_of(access: &Access) -> &'static [u16] {
     match access {
-        Access::Anonymous => &[500, 503],
-        Access::Ticket | Access::Scope(_) | Access::Publish => &[401, 403, 500, 503],
+        Access::Anonymous | Access::Login => &[500, 503],
+        Access::Signature => &[401, 500, 503],
+        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Publish => &[401, 403, 500, 503],
     }
 }
 
 /// Returns the ways to be allowed in, with the scope that is asked for.
 fn security(access: &Access) -> Value {
+    let with = |scopes: &[&str]| json!([{"apiKey": scopes}, {"accessToken": scopes}]);
     match access {
-        Access::Anonymous => json!([]),
-        Access::Ticket => json!([{"ticket": []}]),
-        Access::Scope(scope) => json!([{"apiKey": [scope.to_string()]}]),
-        Access::Publish => json!([{"apiKey": ["publish:<room>"]}]),
+        Access::Anonymous | Access::Login => json!([]),
+        Access::Ticket => json!([{"ticket": []}, {"accessToken": []}]),
+        Access::Signature => json!([{"webhookSignature": []}]),
+        Access::SignedIn => with(&[]),
+        Access::Scope(scope) => with(&[&scope.to_string()]),
+        Access::Publish => with(&["publish:<room>"]),
     }
+}
+
+/// Describes the credentials that [`security`] names.
+fn credentials() -> Value {
+    json!({
+        "apiKey": {"type": "http", "scheme": "bearer", "bearerFormat": "sbk_…", "description": "An API key."},
+        "accessToken": {
+            "type": "http",
+            "scheme": "bearer",
+            "bearerFormat": "JWT",
+            "description": "The access token of a user who signed in, here or with another issuer.",
+        },
+        "ticket": {
+            "type": "apiKey",
+            "in": "query",
+            "name": "ticket",
+            "description": "A ticket, which may also come as a subprotocol: `ticket.` and the ticket.",
+        },
+        "webhookSignature": {
+            "type": "apiKey",
+            "in": "header",
+            "name": "webhook-signature",
+            "description": "A signature over `webhook-id`, `webhook-timestamp` and the body, by Standard Webhooks.",
+        },
+    })
 }
 
 /// The encoded document, which never changes.

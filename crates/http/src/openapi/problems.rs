@@ -40,6 +40,7 @@ pub(super) fn responses(problem: &Value) -> Map<String, Value> {
 pub(super) fn headers() -> Value {
     let header = |meaning: &str, kind: &str| json!({"description": meaning, "schema": {"type": kind}});
     json!({
+        "ETag": header("The version of what is shown, in double quotes.", "string"),
         "Location": header("Where the new thing is.", "string"),
         "Retry-After": header("How long to wait, in seconds.", "integer"),
         "WWW-Authenticate": header("How to authenticate.", "string"),

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Value, json};
@@ -15,9 +15,11 @@ use switchboard_model::identity::ClientKey;
 use super::Document;
 use super::schemas::{SchemaOf, Schemas};
 use crate::access::Caller;
-use crate::answer::{Created, FoundOrCreated};
-use crate::extract::{Json, Path, PathPart, Query};
-use crate::once::{IdempotencyKey, Once};
+use crate::answer::{Created, FoundOrCreated, Tagged};
+use crate::endpoints::probes::PrometheusText;
+use crate::extract::{Json, Path, PathPair, PathPart, Query, RawBody};
+use crate::middleware::RequestId;
+use crate::once::{Once, OnceBody};
 use crate::{ApiResult, App};
 
 /// An operation as far as its handler tells.
@@ -29,7 +31,7 @@ pub(crate) struct Sketch<'a> {
     pub(super) parameters: Vec<Value>,
     /// The body of the request.
     pub(super) body: Option<Value>,
-    /// The answer of success; the status is missing where the handler chooses it.
+    /// The answers of success; one without a status is given under those that the table of operations lists.
     pub(super) success: Vec<(Option<u16>, Value)>,
     /// The statuses of errors.
     pub(super) errors: BTreeSet<u16>,
@@ -47,33 +49,53 @@ impl<'a> Sketch<'a> {
         }
     }
 
-    /// Notes that a body of this type is read.
-    pub(crate) fn takes<T: JsonSchema>(&mut self) {
+    /// Notes that a JSON body of this type is read.
+    pub(super) fn takes<T: JsonSchema>(&mut self) {
         let schema = self.schemas.request::<T>();
         let is_required = !self.schemas.accepts_nothing(&schema);
         self.body = Some(json!({"required": is_required, "content": {"application/json": {"schema": schema}}}));
         self.errors.extend([400, 413, 415, 422]);
     }
 
-    fn queries<T: JsonSchema>(&mut self) {
-        for (name, mut schema) in self.schemas.query::<T>() {
-            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
-            leave_out_null(&mut schema);
-            self.parameters.push(json!({"name": name, "in": "query", "description": description, "schema": schema}));
-        }
-        self.errors.insert(400);
+    /// Notes that a header is read, which may be missing.
+    pub(crate) fn takes_header(&mut self, name: &str, description: &str) {
+        self.parameter("header", name, description.into(), json!({"type": "string"}));
+        self.errors.insert(422);
     }
 
-    fn gives_json(&mut self, status: Option<u16>, schema_of: SchemaOf) {
+    /// Notes that the answer of success is text of this type.
+    pub(crate) fn gives_text(&mut self, media_type: &str) {
+        self.success.push((Some(200), json!({"content": {media_type: {"schema": {"type": "string"}}}})));
+    }
+
+    fn gives(&mut self, status: Option<u16>, schema_of: SchemaOf) {
         let schema = self.schemas.answer(schema_of);
         self.success.push((status, json!({"content": {"application/json": {"schema": schema}}})));
     }
 
-    fn gives_created(&mut self, schema_of: SchemaOf) {
-        self.gives_json(Some(201), schema_of);
-        if let Some((_, answer)) = self.success.last_mut() {
-            answer["headers"] = json!({"Location": {"$ref": "#/components/headers/Location"}});
+    /// Notes that every answer of success so far has a header.
+    fn gives_header(&mut self, name: &str) {
+        for (_, answer) in &mut self.success {
+            answer["headers"][name] = json!({"$ref": format!("#/components/headers/{name}")});
         }
+    }
+
+    fn queries<T: JsonSchema>(&mut self) {
+        for (name, mut schema) in self.schemas.query::<T>() {
+            let description = schema.as_object_mut().and_then(|schema| schema.remove("description"));
+            leave_out_null(&mut schema);
+            self.parameter("query", &name, description.into(), schema);
+        }
+        self.errors.insert(400);
+    }
+
+    fn parameter(&mut self, place: &str, name: &str, description: Value, schema: Value) {
+        self.parameters.push(json!({"name": name, "in": place, "description": description, "schema": schema}));
+    }
+
+    fn in_path<T: JsonSchema>(&mut self) {
+        let schema = self.schemas.request::<T>();
+        self.path_parts.push(schema);
     }
 }
 
@@ -104,18 +126,37 @@ impl Part for State<App> {
     fn describe(_: &mut Sketch<'_>) {}
 }
 
-impl Part for HeaderMap {
+impl Part for Caller {
     fn describe(_: &mut Sketch<'_>) {}
 }
 
-impl Part for Caller {
+impl Part for RequestId {
+    fn describe(_: &mut Sketch<'_>) {}
+}
+
+/// Headers that are read beside the body: those of credentials, which are described as such.
+impl Part for HeaderMap {
     fn describe(_: &mut Sketch<'_>) {}
 }
 
 impl<T: PathPart + JsonSchema> Part for Path<T> {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.path_parts.push(sketch.schemas.request::<T>());
+        sketch.in_path::<T>();
         sketch.errors.extend([400, T::CODE.status()]);
+    }
+}
+
+impl<A: PathPart + JsonSchema, B: PathPart + JsonSchema> Part for PathPair<A, B> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        Path::<A>::describe(sketch);
+        Path::<B>::describe(sketch);
+    }
+}
+
+/// Whatever is wrong with it, the handler answers in its own way.
+impl<T: PathPart + JsonSchema> Part for ApiResult<Path<T>> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.in_path::<T>();
     }
 }
 
@@ -138,22 +179,24 @@ impl<T: JsonSchema> Part for Json<T> {
     }
 }
 
-impl Part for IdempotencyKey {
+impl Part for RawBody {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.parameters.push(json!({
-            "name": "Idempotency-Key",
-            "in": "header",
-            "description": "Makes a repeated request have its effect once.",
-            "schema": sketch.schemas.request::<ClientKey>(),
-        }));
-        sketch.errors.insert(422);
+        sketch.body = Some(json!({"content": {"*/*": {"schema": {}}}}));
+        sketch.errors.extend([400, 413]);
+    }
+}
+
+impl<T: JsonSchema> Part for OnceBody<T> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        let key = sketch.schemas.request::<ClientKey>();
+        sketch.parameter("header", "Idempotency-Key", "Makes a repeated request have its effect once.".into(), key);
+        sketch.takes::<T>();
     }
 }
 
 impl<T: JsonSchema> Part for Once<T> {
     fn describe(sketch: &mut Sketch<'_>) {
-        IdempotencyKey::describe(sketch);
-        sketch.takes::<T>();
+        OnceBody::<T>::describe(sketch);
         sketch.errors.insert(409);
     }
 }
@@ -180,26 +223,34 @@ impl<T: Answer> Answer for ApiResult<T> {
 
 impl<T: JsonSchema> Answer for axum::Json<T> {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.gives_json(Some(200), SchemaGenerator::subschema_for::<T>);
+        sketch.gives(Some(200), SchemaGenerator::subschema_for::<T>);
     }
 }
 
 impl<T: JsonSchema> Answer for (StatusCode, axum::Json<T>) {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.gives_json(None, SchemaGenerator::subschema_for::<T>);
+        sketch.gives(None, SchemaGenerator::subschema_for::<T>);
     }
 }
 
 impl<T: JsonSchema> Answer for Created<T> {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.gives_created(SchemaGenerator::subschema_for::<T>);
+        sketch.gives(None, SchemaGenerator::subschema_for::<T>);
+        sketch.gives_header("Location");
     }
 }
 
 impl<T: JsonSchema> Answer for FoundOrCreated<T> {
     fn describe(sketch: &mut Sketch<'_>) {
-        axum::Json::<T>::describe(sketch);
         Created::<T>::describe(sketch);
+        axum::Json::<T>::describe(sketch);
+    }
+}
+
+impl<A: Answer> Answer for Tagged<A> {
+    fn describe(sketch: &mut Sketch<'_>) {
+        A::describe(sketch);
+        sketch.gives_header("ETag");
     }
 }
 
@@ -215,10 +266,9 @@ impl Answer for Document {
     }
 }
 
-/// Text of the given type.
-impl Answer for ([(HeaderName, &'static str); 1], String) {
+impl Answer for PrometheusText {
     fn describe(sketch: &mut Sketch<'_>) {
-        sketch.success.push((Some(200), json!({"content": {"text/plain": {"schema": {"type": "string"}}}})));
+        sketch.gives_text("text/plain");
     }
 }
 

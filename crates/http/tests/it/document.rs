@@ -1,12 +1,13 @@
 //! The OpenAPI document as a judge: every exchange of every test must be one that the document describes.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use jsonschema::Validator;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use switchboard_http::openapi_document;
+use switchboard_http::{ROUTES, openapi_document};
 
 use crate::harness::Answer;
 
@@ -34,7 +35,7 @@ pub(crate) fn judge(method: &str, address: &str, body: &str, answer: &Answer) {
     match response.get("content").and_then(Value::as_object) {
         Some(content) => {
             assert!(content.contains_key(media_type), "{said}: {media_type} is not documented");
-            if let Some(value) = value_of(&answer.body).filter(|_| media_type.ends_with("json")) {
+            if let Some(value) = value_of(&answer.body).filter(|_| is_json(media_type)) {
                 validate(&format!("{place_of_answer}/content/{}/schema", escaped(media_type)), &value, &said);
             }
         }
@@ -46,6 +47,10 @@ pub(crate) fn judge(method: &str, address: &str, body: &str, answer: &Answer) {
             validate(&schema, &value, &format!("{said} for {body}"));
         }
     }
+}
+
+fn is_json(media_type: &str) -> bool {
+    ["/json", "+json"].iter().any(|end| media_type.ends_with(end))
 }
 
 /// Decodes JSON, unless it is such that only its text can be kept: with one half of a surrogate pair, say.
@@ -76,7 +81,15 @@ fn template_of(path: &str) -> Option<&'static str> {
     let parts: Vec<&str> = path.split('/').collect();
     let fits = |template: &&str| {
         let of_template: Vec<&str> = template.split('/').collect();
-        of_template.len() == parts.len()
+        let is_as_long = match of_template.len().cmp(&parts.len()) {
+            Ordering::Equal => true,
+            // The last parameter of some routes takes the rest of the path.
+            Ordering::Less => {
+                ROUTES.iter().any(|route| route.path.replace("{*", "{") == **template && route.path.contains("{*"))
+            }
+            Ordering::Greater => false,
+        };
+        is_as_long
             && of_template
                 .iter()
                 .zip(&parts)

@@ -2,10 +2,16 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cli;
 mod fixtures;
+mod idempotency;
 
+mod account_commands;
+mod audit_commands;
 mod client_commands;
 mod command_line;
 mod faults;
 mod replicas;
 mod surface;
+mod webhook_commands;
+mod webhooks;
