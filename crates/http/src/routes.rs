@@ -9,8 +9,8 @@ use switchboard_model::wire::limits::BODY_BYTES;
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, events, hooks, instances, named_tasks, probes, rooms, runs, settings, tasks, tickets, triggers,
-    users, webhook_secrets,
+    api_keys, audit, auth, events, hooks, instances, named_tasks, probes, rooms, runs, settings, tasks, tickets,
+    triggers, users, webhook_secrets,
 };
 use crate::middleware::{guard, identify, observe};
 use crate::{Api, App, AppState, ws};

@@ -14,7 +14,9 @@ use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
-use switchboard_scheduler::{HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner};
+use switchboard_scheduler::{
+    HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner,
+};
 use switchboard_store_api::{Stores, WriteContext};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

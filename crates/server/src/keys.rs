@@ -113,7 +113,9 @@ impl KeyFile {
         // The error of the parser would quote the line, and the line is a secret.
         let text = std::io::read_to_string(file)?;
         toml::from_str(&text).map(Some).map_err(|_| {
-            anyhow::anyhow!("it is not what was written there; restore it from a copy, since what it encrypted needs it")
+            anyhow::anyhow!(
+                "it is not what was written there; restore it from a copy, since what it encrypted needs it"
+            )
         })
     }
 

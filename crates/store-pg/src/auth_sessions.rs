@@ -80,7 +80,7 @@ impl AuthSessionStore for AuthSessions {
         let started: Option<SessionRow> = sqlx::query_as(
             "-- auth_sessions.start
              WITH person AS MATERIALIZED (
-                 SELECT id FROM switchboard.users WHERE id = $2 AND NOT is_disabled FOR SHARE
+                 SELECT id FROM switchboard.users WHERE id = $2 AND NOT is_disabled AND version = coalesce($7, version) FOR SHARE
              ),
              moment AS MATERIALIZED (SELECT clock_timestamp() AS now FROM person),
              token AS (
@@ -99,6 +99,7 @@ impl AuthSessionStore for AuthSessions {
         .bind(session.refresh.as_bytes())
         .bind(session.idle_ttl.as_millis_i64())
         .bind(session.ttl.as_millis_i64())
+        .bind(session.user_version)
         .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;

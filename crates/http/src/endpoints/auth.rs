@@ -122,7 +122,7 @@ async fn renew_hash(app: &AppState, user: &UserId, old: Option<PasswordHash>, ve
     }
 }
 
-/// Starts a session; `None` when the user was disabled or deleted meanwhile.
+/// Starts a session; `None` when the user was disabled, deleted or edited meanwhile.
 async fn sign_in(
     app: &AppState,
     user: User,
@@ -135,6 +135,7 @@ async fn sign_in(
     let new = NewAuthSession {
         id: SessionId::new(),
         user_id: user.id.clone(),
+        user_version: Some(user.version),
         client: client.map(|text| text.chars().take(CLIENT_CHARS).collect()),
         refresh: refresh.hash(),
         idle_ttl: auth.idle_ttl,

@@ -85,7 +85,10 @@ async fn a_user_signs_in_refreshes_and_signs_out(cluster: Cluster) {
     assert_eq!((tokens.token_type.as_str(), &tokens.user.id), ("Bearer", &user.id));
     let ann = by(cluster.any(), &tokens);
     let me = ann.me().await.unwrap();
-    assert_eq!((me.user_id, me.role, me.session_id), (Some(user.id), Some(UserRole::Operator), Some(tokens.session_id)));
+    assert_eq!(
+        (me.user_id, me.role, me.session_id),
+        (Some(user.id), Some(UserRole::Operator), Some(tokens.session_id))
+    );
     ann.list_tasks(PageRequest::default()).await.unwrap();
 
     let next = refresh(cluster.any(), &tokens.refresh_token).await.unwrap();
@@ -124,7 +127,8 @@ async fn a_disabled_user_is_out_everywhere(cluster: Cluster) {
         sockets.push(socket(&by(replica, &ann)).await);
     }
     let mut others = socket(&by(cluster.any(), &bob)).await;
-    let unused = by(cluster.any(), &ann).mint_ticket(&TicketRequest { user_id: None, origin: None, grants: Default::default() });
+    let unused =
+        by(cluster.any(), &ann).mint_ticket(&TicketRequest { user_id: None, origin: None, grants: Default::default() });
     let unused = unused.await.unwrap();
     disable(cluster.any(), &user).await;
     for replica in replicas(&cluster) {

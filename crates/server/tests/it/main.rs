@@ -7,8 +7,8 @@ mod fixtures;
 mod idempotency;
 
 mod account_commands;
-mod audit_commands;
 mod accounts;
+mod audit_commands;
 mod client_commands;
 mod command_line;
 mod faults;
