@@ -8,6 +8,7 @@ mod idempotency;
 
 mod account_commands;
 mod audit_commands;
+mod accounts;
 mod client_commands;
 mod command_line;
 mod faults;
