@@ -6,13 +6,18 @@
 mod access;
 mod answer;
 mod audit;
+mod client_address;
+mod cors;
 mod endpoints;
 mod error;
 mod extract;
 mod lifecycle;
+mod limits;
 mod middleware;
 mod once;
+mod origin;
 mod readiness;
+mod request_line;
 mod routes;
 mod ws;
 
@@ -26,8 +31,10 @@ use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
 pub use lifecycle::Lifecycle;
+pub use limits::LimitOptions;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 
+use limits::{Limiter, Rules};
 use readiness::Readiness;
 
 /// Everything that the HTTP surface works with.
@@ -56,20 +63,34 @@ pub struct Api {
 /// What operators decide about the HTTP surface.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// The origins from which browsers may open sockets, such as `https://app.example`; compared exactly.
+    /// The origins from which browsers may open sockets and read answers, such as `https://app.example`; compared
+    /// exactly.
     pub allowed_origins: Vec<String>,
     /// Where clients reach the fleet, such as `https://switchboard.example`; `Location` headers start with it.
     pub public_url: Option<String>,
+    /// The addresses of proxies whose word on the client's address is taken.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The identity of this replica; shown to callers with a key only.
     pub instance: InstanceId,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// How much may be asked for.
+    pub limits: LimitOptions,
 }
 
 /// What handlers share: the given parts and the little state that outlives a request.
 struct AppState {
     api: Api,
     readiness: Readiness,
+    limiter: Limiter,
+    rules: Rules,
+}
+
+impl AppState {
+    fn new(api: Api) -> Self {
+        let limiter = Limiter::new(Arc::clone(&api.stores.limits));
+        Self { readiness: Readiness::new(&api), limiter, rules: Rules::new(api.options.limits.requests), api }
+    }
 }
 
 impl std::ops::Deref for AppState {

@@ -9,6 +9,7 @@ mod config;
 mod database;
 mod demo;
 mod lifecycle;
+mod listen;
 mod membership;
 mod output;
 mod telemetry;

@@ -3,6 +3,7 @@
 pub(crate) mod api_keys;
 pub(crate) mod events;
 pub(crate) mod instances;
+pub(crate) mod limits;
 pub(crate) mod probes;
 pub(crate) mod rooms;
 pub(crate) mod runs;

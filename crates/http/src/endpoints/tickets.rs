@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::ticket::{NewTicket, RoomPattern, TICKET_PREFIX, TICKET_TTL};
+use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{TicketRequest, TicketResponse};
 
 use crate::access::Caller;
@@ -13,12 +14,19 @@ use crate::error::ApiError;
 use crate::extract::Json;
 use crate::{ApiResult, App};
 
+/// The longest origin, in bytes: a scheme, the longest host name and a port.
+const ORIGIN_BYTES: usize = 300;
+
 /// Mints a ticket. It is no creation in the sense of idempotency keys: a secret cannot be shown twice.
 pub(crate) async fn mint(
     State(app): State<App>,
     caller: Caller,
     Json(request): Json<TicketRequest>,
 ) -> ApiResult<(StatusCode, Body<TicketResponse>)> {
+    if request.origin.as_deref().is_some_and(|origin| !is_origin(origin)) {
+        let detail = format!("must be 1 to {ORIGIN_BYTES} visible ASCII characters, such as https://app.example");
+        return Err(ApiError::field(ErrorCode::ValidationFailed, "origin", detail));
+    }
     for pattern in &request.grants.publish {
         // Nobody hands out what they do not have.
         caller.require(&publish_scope(pattern))?;
@@ -37,6 +45,11 @@ pub(crate) async fn mint(
     };
     let expires_at = app.stores.tickets.issue(&caller.context(), &ticket).await?;
     Ok((StatusCode::CREATED, Body(TicketResponse { ticket: secret.expose().to_owned(), expires_at })))
+}
+
+/// Tells whether a browser could send the text as its origin; whether one from there may is seen when it does.
+fn is_origin(text: &str) -> bool {
+    (1..=ORIGIN_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Names the scope that covers all rooms of a pattern.

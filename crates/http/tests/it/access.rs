@@ -35,6 +35,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/rooms/{name}/events", "publish:lobby"),
     ("GET", "/api/v1/rooms/{name}/events", "rooms:read"),
     ("POST", "/api/v1/users/{id}/events", "publish:user:0190a0b0-0000-7000-8000-000000000000"),
+    ("POST", "/api/v1/limits/{key}/take", "coordination:*"),
     ("GET", "/api/v1/instances", "admin"),
     ("GET", "/api/v1/settings/fleet", "admin"),
     ("PUT", "/api/v1/settings/fleet", "admin"),
@@ -44,7 +45,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 ];
 
 fn filled(path: &str) -> String {
-    path.replace("{id}", "0190a0b0-0000-7000-8000-000000000000").replace("{name}", "lobby")
+    path.replace("{id}", "0190a0b0-0000-7000-8000-000000000000").replace("{name}", "lobby").replace("{key}", "k")
 }
 
 #[test]

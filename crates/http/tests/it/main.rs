@@ -4,9 +4,11 @@
 
 mod access;
 mod api_keys;
+mod edge;
 mod errors;
 mod events;
 mod harness;
+mod limits;
 mod probes;
 mod silence;
 mod sockets;

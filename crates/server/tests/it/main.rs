@@ -6,6 +6,8 @@ mod fixtures;
 
 mod client_commands;
 mod command_line;
+mod edge;
 mod faults;
+mod limits;
 mod replicas;
 mod surface;
