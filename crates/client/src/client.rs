@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::HeaderName;
-use reqwest::{Method, RequestBuilder, Url};
+use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use switchboard_model::identity::ClientKey;
@@ -17,8 +17,11 @@ use crate::error::ClientError;
 /// How long connecting may take.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a whole request may take.
+/// How long a whole request may take, and how long the server may be silent in the middle of one.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What sign-in sessions remember as the client.
+const USER_AGENT: &str = concat!("switchboard-client/", env!("CARGO_PKG_VERSION"));
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -28,8 +31,8 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 pub struct ClientOptions {
     /// The address of a replica or a balancer, such as `http://127.0.0.1:8080`.
     pub base_url: String,
-    /// The key that every request carries.
-    pub api_key: Option<SecretText>,
+    /// What every request presents: an API key, or the access token of a user.
+    pub credential: Option<SecretText>,
 }
 
 /// A client of one address. Clones share connections and are cheap.
@@ -37,7 +40,7 @@ pub struct ClientOptions {
 pub struct Client {
     http: reqwest::Client,
     base: Url,
-    api_key: Option<Arc<SecretText>>,
+    credential: Option<Arc<SecretText>>,
     idempotency_key: Option<ClientKey>,
     request_id: Option<ClientKey>,
     tracker: TaskTracker,
@@ -54,7 +57,7 @@ impl Client {
         Ok(Self {
             http: build_http(&base)?,
             base,
-            api_key: options.api_key.map(Arc::new),
+            credential: options.credential.map(Arc::new),
             idempotency_key: None,
             request_id: None,
             tracker: TaskTracker::new(),
@@ -71,10 +74,10 @@ impl Client {
         Ok(Self { http, base, ..self.clone() })
     }
 
-    /// Returns the same client with another key, or none.
+    /// Returns the same client with another API key or access token, or none.
     #[must_use]
-    pub fn with_api_key(&self, api_key: Option<SecretText>) -> Self {
-        Self { api_key: api_key.map(Arc::new), ..self.clone() }
+    pub fn with_credential(&self, credential: Option<SecretText>) -> Self {
+        Self { credential: credential.map(Arc::new), ..self.clone() }
     }
 
     /// Returns the same client, whose POST requests carry `key`: a repeated one is answered as the first was.
@@ -118,8 +121,8 @@ impl Client {
     pub(crate) fn request(&self, method: Method, segments: &[&str]) -> RequestBuilder {
         let is_post = method == Method::POST;
         let mut request = self.http.request(method, self.url(segments));
-        if let Some(key) = &self.api_key {
-            request = request.bearer_auth(key.expose());
+        if let Some(credential) = &self.credential {
+            request = request.bearer_auth(credential.expose());
         }
         if let Some(key) = self.idempotency_key.as_ref().filter(|_| is_post) {
             request = request.header(IDEMPOTENCY_KEY, key.as_str());
@@ -153,13 +156,20 @@ pub(crate) async fn fetch<T: DeserializeOwned>(request: RequestBuilder) -> Resul
 
 /// Sends a request and returns the body of a successful answer.
 pub(crate) async fn send(request: RequestBuilder) -> Result<Vec<u8>, ClientError> {
-    let answer = request.send().await.map_err(request_error)?;
-    let status = answer.status();
-    let body = answer.bytes().await.map_err(request_error)?;
-    if status.is_success() { Ok(body.into()) } else { Err(ClientError::refused(status.as_u16(), &body)) }
+    Ok(open(request).await?.bytes().await.map_err(request_error)?.into())
 }
 
-fn request_error(error: reqwest::Error) -> ClientError {
+/// Sends a request and returns a successful answer, whose body is still to come.
+pub(crate) async fn open(request: RequestBuilder) -> Result<Response, ClientError> {
+    let answer = request.send().await.map_err(request_error)?;
+    let status = answer.status();
+    if status.is_success() {
+        return Ok(answer);
+    }
+    Err(ClientError::refused(status.as_u16(), &answer.bytes().await.map_err(request_error)?))
+}
+
+pub(crate) fn request_error(error: reqwest::Error) -> ClientError {
     if error.is_builder() { ClientError::Url(error.to_string()) } else { ClientError::transport(error) }
 }
 
@@ -179,7 +189,9 @@ fn build_http(base: &Url) -> Result<reqwest::Client, ClientError> {
         .no_proxy()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_TIMEOUT)
-        .timeout(REQUEST_TIMEOUT);
+        .timeout(REQUEST_TIMEOUT)
+        .read_timeout(REQUEST_TIMEOUT)
+        .user_agent(USER_AGENT);
     if base.scheme() == "http" {
         // Without TLS nothing has to be read from the machine, which may have no certificates at all.
         builder = builder.tls_certs_only([]);
@@ -192,7 +204,7 @@ mod tests {
     use super::*;
 
     fn client(base_url: &str) -> Result<Client, ClientError> {
-        Client::new(ClientOptions { base_url: base_url.into(), api_key: None })
+        Client::new(ClientOptions { base_url: base_url.into(), credential: None })
     }
 
     #[test]

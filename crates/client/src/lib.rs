@@ -3,10 +3,14 @@
 //! It knows the wire types of `switchboard-model` and nothing of the server.
 
 mod api_keys;
+mod audit;
+mod auth;
 mod client;
 mod error;
 mod health;
 mod instances;
+mod limits;
+mod openapi;
 mod pages;
 mod resume;
 mod rooms;
@@ -15,7 +19,9 @@ mod settings;
 mod socket;
 mod tasks;
 mod tickets;
+mod triggers;
 mod users;
+mod webhooks;
 
 pub use client::{Client, ClientOptions};
 pub use error::{ClientError, OpError};
@@ -23,3 +29,5 @@ pub use pages::items;
 pub use resume::{ResumeEvent, ResumeOptions, ResumingHandle, ResumingSocket, StopCause, TicketSource};
 pub use runs::RunQuery;
 pub use socket::{LOST, Socket, SocketAuth, SocketEvent, SocketHandle, SocketOptions};
+pub use triggers::Triggered;
+pub use webhooks::{WebhookDelivery, webhook_signature};

@@ -13,7 +13,7 @@ use switchboard_model::room::{MessageId, NewEvent, RoomClass};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::EventFrame;
 use switchboard_model::wire::limits::PAYLOAD_BYTES;
-use switchboard_store_api::{AppendOutcome, FeedStore, RoomStore, StoreError};
+use switchboard_store_api::{AppendAnswer, AppendOutcome, FeedStore, RoomStore, StoreError, WriteContext, Written};
 use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -53,6 +53,22 @@ pub struct EphemeralEvent {
     pub msg_id: MessageId,
 }
 
+impl EphemeralEvent {
+    /// Checks what would refuse the event.
+    ///
+    /// # Errors
+    /// The code of the refusal.
+    pub fn check(&self) -> Result<(), ErrorCode> {
+        if self.payload.as_str().len() > PAYLOAD_BYTES {
+            return Err(ErrorCode::PayloadTooLarge);
+        }
+        if self.room.class() == RoomClass::Malformed {
+            return Err(ErrorCode::RoomNameInvalid);
+        }
+        Ok(())
+    }
+}
+
 struct DurableJob {
     events: Vec<NewEvent>,
     reply: oneshot::Sender<Result<Vec<AppendOutcome>, PublishError>>,
@@ -68,6 +84,8 @@ struct EphemeralJob {
 pub struct Publisher {
     durable: mpsc::Sender<DurableJob>,
     ephemeral: mpsc::Sender<EphemeralJob>,
+    rooms: Arc<dyn RoomStore>,
+    hub: Arc<Hub>,
 }
 
 /// The working side of a [`Publisher`].
@@ -85,8 +103,8 @@ impl Publisher {
     pub fn new(rooms: Arc<dyn RoomStore>, feed: Arc<dyn FeedStore>, hub: Arc<Hub>) -> (Self, PublisherLanes) {
         let (durable, durable_jobs) = mpsc::channel(LANE_JOBS);
         let (ephemeral, ephemeral_jobs) = mpsc::channel(LANE_JOBS);
-        let lanes = PublisherLanes { durable: durable_jobs, ephemeral: ephemeral_jobs, rooms, feed, hub };
-        (Self { durable, ephemeral }, lanes)
+        let publisher = Self { durable, ephemeral, rooms: Arc::clone(&rooms), hub: Arc::clone(&hub) };
+        (publisher, PublisherLanes { durable: durable_jobs, ephemeral: ephemeral_jobs, rooms, feed, hub })
     }
 
     /// Appends one event and returns what became of it.
@@ -103,15 +121,41 @@ impl Publisher {
     /// # Errors
     /// [`PublishError`] when the outcome is unknown or nothing was done.
     pub async fn publish_batch(&self, events: Vec<NewEvent>) -> Result<Vec<AppendOutcome>, PublishError> {
-        let is_too_large = |event: &NewEvent| event.payload.as_str().len() > PAYLOAD_BYTES;
-        let oversized: Vec<usize> =
-            events.iter().enumerate().filter(|(_, event)| is_too_large(event)).map(|(index, _)| index).collect();
-        let fitting: Vec<NewEvent> = events.into_iter().filter(|event| !is_too_large(event)).collect();
-        let mut outcomes = if fitting.is_empty() { Vec::new() } else { self.append(fitting).await? };
-        for index in oversized {
-            outcomes.insert(index, AppendOutcome::Refused(ErrorCode::PayloadTooLarge));
+        let (fitting, oversized) = Oversized::sort_out(events);
+        let outcomes = if fitting.is_empty() { Vec::new() } else { self.append(fitting).await? };
+        Ok(oversized.put_back(outcomes))
+    }
+
+    /// Appends events in order under the once-key of `context`, in a commit of their own. The key remembers what
+    /// `answer` makes of the outcomes, unless every event was refused; a repetition gets that and appends nothing.
+    ///
+    /// # Errors
+    /// [`PublishError`] when the outcome is unknown or nothing was done; repeating it with the same key is safe.
+    pub async fn publish_once(
+        &self,
+        context: &WriteContext,
+        events: Vec<NewEvent>,
+        answer: AppendAnswer,
+    ) -> Result<Written<Vec<AppendOutcome>>, PublishError> {
+        let (fitting, oversized) = Oversized::sort_out(events);
+        if fitting.is_empty() && !oversized.0.is_empty() {
+            return Ok(Written::Now(oversized.put_back(Vec::new())));
         }
-        Ok(outcomes)
+        let answer: AppendAnswer = Arc::new({
+            let oversized = oversized.clone();
+            move |outcomes| answer(&oversized.put_back(outcomes.to_vec()))
+        });
+        let append = || self.rooms.append_once(context, &fitting, &answer);
+        match with_retry(append).await.map_err(store_failed)? {
+            Written::Now(outcomes) => {
+                for (event, outcome) in fitting.iter().zip(&outcomes) {
+                    tell(&self.hub, &event.room, outcome);
+                }
+                Ok(Written::Now(oversized.put_back(outcomes)))
+            }
+            Written::Replayed(record) => Ok(Written::Replayed(record)),
+            Written::Mismatch => Ok(Written::Mismatch),
+        }
     }
 
     async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<AppendOutcome>, PublishError> {
@@ -125,15 +169,34 @@ impl Publisher {
     /// # Errors
     /// [`PublishError`] when the event may not have been sent.
     pub async fn publish_ephemeral(&self, event: EphemeralEvent) -> Result<Result<(), ErrorCode>, PublishError> {
-        if event.payload.as_str().len() > PAYLOAD_BYTES {
-            return Ok(Err(ErrorCode::PayloadTooLarge));
-        }
-        if event.room.class() == RoomClass::Malformed {
-            return Ok(Err(ErrorCode::RoomNameInvalid));
+        if let Err(code) = event.check() {
+            return Ok(Err(code));
         }
         let (reply, answer) = oneshot::channel();
         self.ephemeral.send(EphemeralJob { event, reply }).await.map_err(|_| PublishError::Stopped)?;
         answer.await.map_err(|_| PublishError::Stopped)?.map(Ok)
+    }
+}
+
+/// The places of events that are too large to be stored.
+#[derive(Clone)]
+struct Oversized(Vec<usize>);
+
+impl Oversized {
+    /// Takes the events out that are too large.
+    fn sort_out(events: Vec<NewEvent>) -> (Vec<NewEvent>, Self) {
+        let is_too_large = |event: &NewEvent| event.payload.as_str().len() > PAYLOAD_BYTES;
+        let places = events.iter().enumerate().filter(|(_, event)| is_too_large(event)).map(|(index, _)| index);
+        let oversized = Self(places.collect());
+        (events.into_iter().filter(|event| !is_too_large(event)).collect(), oversized)
+    }
+
+    /// Completes the outcomes of the others with the refusals of those.
+    fn put_back(&self, mut outcomes: Vec<AppendOutcome>) -> Vec<AppendOutcome> {
+        for index in &self.0 {
+            outcomes.insert(*index, AppendOutcome::Refused(ErrorCode::PayloadTooLarge));
+        }
+        outcomes
     }
 }
 
@@ -183,13 +246,10 @@ async fn append_jobs(rooms: &dyn RoomStore, hub: &Arc<Hub>, jobs: Vec<DurableJob
         waiting.push((job.events.len(), job.reply));
         events.extend(job.events);
     }
-    match append_with_retry(rooms, &events).await {
+    match with_retry(|| rooms.append(&events)).await {
         Ok(outcomes) => {
             let mut outcomes = outcomes.into_iter().zip(events).map(|(outcome, event)| {
-                if let AppendOutcome::Appended { position, event: stored } = &outcome {
-                    metrics::counter!("switchboard_realtime_events_appended_total").increment(1);
-                    hub.appended(&event.room, position, stored);
-                }
+                tell(hub, &event.room, &outcome);
                 outcome
             });
             for (count, reply) in waiting {
@@ -198,8 +258,7 @@ async fn append_jobs(rooms: &dyn RoomStore, hub: &Arc<Hub>, jobs: Vec<DurableJob
             }
         }
         Err(error) => {
-            tracing::warn!(error = %error_chain(&error), "a batch of events could not be stored");
-            let error = PublishError::Store(Arc::new(error));
+            let error = store_failed(error);
             for (_, reply) in waiting {
                 let _ = reply.send(Err(error.clone()));
             }
@@ -207,11 +266,24 @@ async fn append_jobs(rooms: &dyn RoomStore, hub: &Arc<Hub>, jobs: Vec<DurableJob
     }
 }
 
+/// Tells the sessions of this replica of an event that was stored, before the change feed does.
+fn tell(hub: &Hub, room: &RoomName, outcome: &AppendOutcome) {
+    if let AppendOutcome::Appended { position, event } = outcome {
+        metrics::counter!("switchboard_realtime_events_appended_total").increment(1);
+        hub.appended(room, position, event);
+    }
+}
+
+fn store_failed(error: StoreError) -> PublishError {
+    tracing::warn!(error = %error_chain(&error), "a batch of events could not be stored");
+    PublishError::Store(Arc::new(error))
+}
+
 /// Tries a batch that was rolled back again; any other failure may have been committed and is final.
-async fn append_with_retry(rooms: &dyn RoomStore, events: &[NewEvent]) -> Result<Vec<AppendOutcome>, StoreError> {
+async fn with_retry<T, F: Future<Output = Result<T, StoreError>>>(append: impl Fn() -> F) -> Result<T, StoreError> {
     let mut tries = 1;
     loop {
-        match rooms.append(events).await {
+        match append().await {
             Err(StoreError::Conflict(_)) if tries < CONFLICT_TRIES => tries += 1,
             result => return result,
         }

@@ -43,6 +43,11 @@ impl ApiError {
         error
     }
 
+    /// Returns the code.
+    pub(crate) const fn code(&self) -> ErrorCode {
+        self.code
+    }
+
     /// Adds a field, or a part, to the list of those to blame.
     pub(crate) fn blame(&mut self, field: impl Into<String>, detail: impl Into<String>) {
         self.errors.push(FieldProblem { field: field.into(), code: self.code, detail: detail.into() });

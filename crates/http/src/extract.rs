@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use switchboard_model::identity::{ClientKey, RoomName, TaskName, UserId};
-use switchboard_model::ids::{ApiKeyId, RunId, TaskId};
+use switchboard_model::ids::{ApiKeyId, RunId, SessionId, TaskId, WebhookSecretId};
 use switchboard_model::page::{MAX_PAGE, PageRequest};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::strict::Strict;
@@ -54,7 +54,7 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let is_json = is_json(request.headers());
-        let bytes = read_body(request, state).await?;
+        let RawBody(bytes) = RawBody::from_request(request, state).await?;
         match (is_json, bytes.is_empty()) {
             (Some(false), _) | (None, false) => {
                 Err(ApiError::new(ErrorCode::BadRequest, "the body must be JSON: send Content-Type: application/json")
@@ -66,30 +66,35 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
     }
 }
 
-/// Reads a body to its end, if it comes in time. Handlers are cut off at the same deadline, and this is asked first.
-///
-/// # Errors
-/// `payload_too_large` (413), and `bad_request` for a body that breaks off or, with the status 408, comes too slowly.
-pub(crate) async fn read_body<S: Send + Sync>(request: Request, state: &S) -> ApiResult<Bytes> {
-    let deadline = request.extensions().get::<Deadline>().copied();
-    let reading = Bytes::from_request(request, state);
-    let read = match deadline {
-        Some(Deadline(at)) => tokio::time::timeout_at(at, reading).await.map_err(|_| {
-            ApiError::new(ErrorCode::BadRequest, "the body did not arrive in time; nothing was done")
-                .with_status(StatusCode::REQUEST_TIMEOUT)
-        })?,
-        None => reading.await,
-    };
-    read.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => {
-            ApiError::new(ErrorCode::PayloadTooLarge, "the body is above 1 MiB; split the request")
-        }
-        _ => ApiError::new(ErrorCode::BadRequest, "the body cannot be read to its end"),
-    })
+/// The bytes of a body of any kind, if they come in time. Handlers are cut off at the same deadline, and the body is
+/// asked first.
+#[derive(Debug)]
+pub(crate) struct RawBody(pub(crate) Bytes);
+
+impl<S: Send + Sync> FromRequest<S> for RawBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let deadline = request.extensions().get::<Deadline>().copied();
+        let reading = Bytes::from_request(request, state);
+        let read = match deadline {
+            Some(Deadline(at)) => tokio::time::timeout_at(at, reading).await.map_err(|_| {
+                ApiError::new(ErrorCode::BadRequest, "the body did not arrive in time; nothing was done")
+                    .with_status(StatusCode::REQUEST_TIMEOUT)
+            })?,
+            None => reading.await,
+        };
+        read.map(Self).map_err(|rejection| match rejection.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                ApiError::new(ErrorCode::PayloadTooLarge, "the body is above 1 MiB; split the request")
+            }
+            _ => ApiError::new(ErrorCode::BadRequest, "the body cannot be read to its end"),
+        })
+    }
 }
 
 /// Tells whether the content type is JSON; `None` when there is none.
-fn is_json(headers: &HeaderMap) -> Option<bool> {
+pub(crate) fn is_json(headers: &HeaderMap) -> Option<bool> {
     let value = headers.get(CONTENT_TYPE)?;
     let essence = value.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     Some(essence.eq_ignore_ascii_case("application/json"))
@@ -131,6 +136,8 @@ pub(crate) trait PathPart: FromStr<Err: Display> {
 impl PathPart for TaskId {}
 impl PathPart for RunId {}
 impl PathPart for ApiKeyId {}
+impl PathPart for SessionId {}
+impl PathPart for WebhookSecretId {}
 impl PathPart for TaskName {}
 impl PathPart for ClientKey {}
 impl PathPart for UserId {}
@@ -138,7 +145,7 @@ impl PathPart for RoomName {
     const CODE: ErrorCode = ErrorCode::RoomNameInvalid;
 }
 
-/// The parsed parameter of the path; no path of ours has two.
+/// The parsed parameter of a path that has one.
 #[derive(Debug)]
 pub(crate) struct Path<T>(pub(crate) T);
 
@@ -146,12 +153,33 @@ impl<S: Send + Sync, T: PathPart> FromRequestParts<S> for Path<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let parameters = RawPathParams::from_request_parts(parts, state)
-            .await
-            .map_err(|rejection| ApiError::new(ErrorCode::BadRequest, rejection.body_text()))?;
-        let (name, text) = parameters.iter().next().ok_or_else(ApiError::internal)?;
-        text.parse().map(Self).map_err(|error: T::Err| ApiError::field(T::CODE, name, error.to_string()))
+        let parameters = path_parameters(parts, state).await?;
+        parse_next(&mut parameters.iter()).map(Self)
     }
+}
+
+/// The parsed parameters of a path that has two.
+#[derive(Debug)]
+pub(crate) struct PathPair<A, B>(pub(crate) A, pub(crate) B);
+
+impl<S: Send + Sync, A: PathPart, B: PathPart> FromRequestParts<S> for PathPair<A, B> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let parameters = path_parameters(parts, state).await?;
+        let mut parameters = parameters.iter();
+        Ok(Self(parse_next(&mut parameters)?, parse_next(&mut parameters)?))
+    }
+}
+
+async fn path_parameters<S: Send + Sync>(parts: &mut Parts, state: &S) -> ApiResult<RawPathParams> {
+    let parameters = RawPathParams::from_request_parts(parts, state).await;
+    parameters.map_err(|rejection| ApiError::new(ErrorCode::BadRequest, rejection.body_text()))
+}
+
+fn parse_next<'a, T: PathPart>(parameters: &mut impl Iterator<Item = (&'a str, &'a str)>) -> ApiResult<T> {
+    let (name, text) = parameters.next().ok_or_else(ApiError::internal)?;
+    text.parse().map_err(|error: T::Err| ApiError::field(T::CODE, name, error.to_string()))
 }
 
 /// The query of a plain list.

@@ -6,6 +6,7 @@
 mod access;
 mod answer;
 mod audit;
+mod auth;
 mod client_address;
 mod cors;
 mod endpoints;
@@ -19,6 +20,7 @@ mod origin;
 mod readiness;
 mod request_line;
 mod routes;
+mod sealing;
 mod ws;
 
 use std::sync::Arc;
@@ -26,14 +28,19 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
+use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
+pub use auth::{AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyError, KeyRing};
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
+pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
 
+use auth::passwords::Passwords;
+use error::ApiError;
 use limits::{Limiter, Rules};
 use readiness::Readiness;
 
@@ -76,20 +83,35 @@ pub struct HttpOptions {
     pub request_timeout: Duration,
     /// How much may be asked for.
     pub limits: LimitOptions,
+    /// How people sign in.
+    pub auth: AuthOptions,
+    /// Encrypts the secrets that the database keeps.
+    pub sealer: Arc<Sealer>,
 }
 
 /// What handlers share: the given parts and the little state that outlives a request.
 struct AppState {
     api: Api,
     readiness: Readiness,
+    passwords: Passwords,
     limiter: Limiter,
     rules: Rules,
 }
 
 impl AppState {
     fn new(api: Api) -> Self {
+        let passwords = Passwords::new(api.options.auth.hashing.clone(), api.tracker.clone());
         let limiter = Limiter::new(Arc::clone(&api.stores.limits));
-        Self { readiness: Readiness::new(&api), limiter, rules: Rules::new(api.options.limits.requests), api }
+        let rules = Rules::new(api.options.limits.requests);
+        Self { readiness: Readiness::new(&api), passwords, limiter, rules, api }
+    }
+
+    /// Returns database time.
+    ///
+    /// # Errors
+    /// `unavailable` until the database has told it.
+    fn now(&self) -> ApiResult<Timestamp> {
+        self.hub.now().ok_or_else(|| ApiError::unavailable("the time is not known yet"))
     }
 }
 
@@ -105,4 +127,4 @@ impl std::ops::Deref for AppState {
 type App = Arc<AppState>;
 
 /// What handlers return.
-type ApiResult<T> = Result<T, error::ApiError>;
+type ApiResult<T> = Result<T, ApiError>;

@@ -4,8 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{MatchedPath, Request, State};
+use axum::extract::{FromRequestParts, MatchedPath, Request, State};
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::request::Parts;
 use axum::http::{HeaderName, HeaderValue, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
@@ -40,6 +41,15 @@ impl RequestId {
             Some(text) => Self(text.into()),
             None => Self(Uuid::now_v7().to_string().into()),
         }
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for RequestId {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        // `identify` surrounds every handler.
+        parts.extensions.get::<Self>().cloned().ok_or_else(ApiError::internal)
     }
 }
 

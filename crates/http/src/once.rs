@@ -17,6 +17,13 @@ use crate::extract::JsonBody;
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
+/// A body that is not decoded yet, and the claim of the idempotency key that came with it.
+#[derive(Debug)]
+pub(crate) struct OnceBody {
+    pub(crate) body: JsonBody,
+    pub(crate) claim: Option<OnceClaim>,
+}
+
 /// A decoded body, and the claim of the idempotency key that came with it.
 #[derive(Debug)]
 pub(crate) struct Once<T> {
@@ -28,12 +35,21 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Once<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let OnceBody { body, claim } = OnceBody::from_request(request, state).await?;
+        Ok(Self { value: body.decode()?, claim })
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for OnceBody {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let (mut parts, body) = request.into_parts();
         let caller = Caller::from_request_parts(&mut parts, state).await?;
         let key = idempotency_key(&parts.headers)?;
         let body = JsonBody::from_request(Request::from_parts(parts.clone(), body), state).await?;
         let claim = key.map(|key| claim(&parts, &caller, key, &body));
-        Ok(Self { value: body.decode()?, claim })
+        Ok(Self { body, claim })
     }
 }
 
@@ -41,7 +57,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Once<T> {
 ///
 /// # Errors
 /// `validation_failed` for a key that is doubled or does not follow its grammar.
-pub(crate) fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<ClientKey>> {
+fn idempotency_key(headers: &HeaderMap) -> ApiResult<Option<ClientKey>> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let key = value.to_str().ok().and_then(|text| text.parse().ok()).filter(|_| values.next().is_none());

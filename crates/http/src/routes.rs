@@ -8,7 +8,10 @@ use switchboard_model::scope::Scope;
 use switchboard_model::wire::limits::BODY_BYTES;
 
 use crate::access::authorise;
-use crate::endpoints::{api_keys, events, instances, limits, probes, rooms, runs, settings, tasks, tickets};
+use crate::endpoints::{
+    api_keys, audit, auth, events, hooks, instances, limits, named_tasks, probes, rooms, runs, settings, tasks, tickets,
+    triggers, users, webhook_secrets,
+};
 use crate::limits::limit_requests;
 use crate::middleware::{guard, identify, observe};
 use crate::{Api, App, AppState, cors, request_line, ws};
@@ -18,11 +21,17 @@ use crate::{Api, App, AppState, cors, request_line, ws};
 pub enum Access {
     /// Everybody: probes and metrics.
     Anonymous,
-    /// Whoever presents a ticket.
+    /// Everybody, for whoever has no other credential yet than what stands in the body.
+    Login,
+    /// Whoever presents a ticket, and programs with an access token.
     Ticket,
-    /// API keys with this scope.
+    /// Whoever signs with a secret of the task of the path.
+    Signature,
+    /// Whoever has a valid credential; the handler decides what it is good for.
+    SignedIn,
+    /// API keys with this scope, and users whose role has it.
     Scope(Scope),
-    /// API keys that may publish to the room of the path; the handler decides.
+    /// Whoever may publish to the room of the path; the handler decides.
     Publish,
 }
 
@@ -54,18 +63,39 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/healthz/ready"                Access::Anonymous                => probes::ready;
     GET    "/metrics"                      Access::Anonymous                => probes::metrics;
     GET    "/ws"                           Access::Ticket                   => ws::upgrade;
-    POST   "/api/v1/ws/ticket"             Access::Scope(Scope::RoomsWrite) => tickets::mint;
+    POST   "/api/v1/ws/ticket"             Access::SignedIn                 => tickets::mint;
+    POST   "/api/v1/auth/register"         Access::Login                    => auth::register;
+    POST   "/api/v1/auth/login"            Access::Login                    => auth::login;
+    POST   "/api/v1/auth/refresh"          Access::Login                    => auth::refresh;
+    POST   "/api/v1/auth/logout"           Access::SignedIn                 => auth::logout;
+    GET    "/api/v1/auth/me"               Access::SignedIn                 => auth::me;
+    GET    "/api/v1/auth/sessions"         Access::SignedIn                 => auth::sessions;
+    DELETE "/api/v1/auth/sessions/{id}"    Access::SignedIn                 => auth::end_session;
+    POST   "/api/v1/auth/password"         Access::SignedIn                 => auth::set_password;
+    POST   "/api/v1/users"                 Access::Scope(Scope::Users)      => users::create;
+    GET    "/api/v1/users"                 Access::Scope(Scope::Users)      => users::list;
+    GET    "/api/v1/users/{id}"            Access::Scope(Scope::Users)      => users::get;
+    PUT    "/api/v1/users/{id}"            Access::Scope(Scope::Users)      => users::update;
+    DELETE "/api/v1/users/{id}"            Access::Scope(Scope::Users)      => users::delete;
+    PUT    "/api/v1/users/{id}/password"   Access::Scope(Scope::Users)      => users::set_password;
+    GET    "/api/v1/users/{id}/sessions"   Access::Scope(Scope::Users)      => users::sessions;
+    DELETE "/api/v1/users/{id}/sessions"   Access::Scope(Scope::Users)      => users::end_sessions;
+    POST   "/hooks/{*task}"                Access::Signature                => hooks::receive;
     POST   "/api/v1/tasks"                 Access::Scope(Scope::TasksWrite) => tasks::create;
     GET    "/api/v1/tasks"                 Access::Scope(Scope::TasksRead)  => tasks::list;
     POST   "/api/v1/tasks/preview"         Access::Scope(Scope::TasksRead)  => tasks::preview;
-    GET    "/api/v1/tasks/by-name/{name}"  Access::Scope(Scope::TasksRead)  => tasks::find;
+    GET    "/api/v1/tasks/by-name/{*name}" Access::Scope(Scope::TasksRead)  => named_tasks::get;
+    PUT    "/api/v1/tasks/by-name/{*name}" Access::Scope(Scope::TasksWrite) => named_tasks::put;
     GET    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksRead)  => tasks::get;
     PUT    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::update;
     DELETE "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksWrite) => tasks::delete;
-    POST   "/api/v1/tasks/{id}/trigger"    Access::Scope(Scope::TasksWrite) => tasks::trigger;
+    POST   "/api/v1/tasks/{id}/trigger"    Access::Scope(Scope::TasksWrite) => triggers::trigger;
     POST   "/api/v1/tasks/{id}/pause"      Access::Scope(Scope::TasksWrite) => tasks::pause;
     POST   "/api/v1/tasks/{id}/resume"     Access::Scope(Scope::TasksWrite) => tasks::resume;
     GET    "/api/v1/tasks/{id}/skips"      Access::Scope(Scope::TasksRead)  => tasks::skips;
+    POST   "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksWrite) => webhook_secrets::create;
+    GET    "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksRead) => webhook_secrets::list;
+    DELETE "/api/v1/tasks/{id}/webhook-secrets/{secret_id}" Access::Scope(Scope::TasksWrite) => webhook_secrets::delete;
     GET    "/api/v1/runs"                  Access::Scope(Scope::RunsRead)   => runs::list;
     GET    "/api/v1/runs/{id}"             Access::Scope(Scope::RunsRead)   => runs::get;
     POST   "/api/v1/runs/{id}/cancel"      Access::Scope(Scope::RunsWrite)  => runs::cancel;
@@ -84,6 +114,8 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::create;
     GET    "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::list;
     DELETE "/api/v1/api-keys/{id}"         Access::Scope(Scope::Admin)      => api_keys::revoke;
+    GET    "/api/v1/audit"                 Access::Scope(Scope::Admin)      => audit::list;
+    GET    "/api/v1/audit/export"          Access::Scope(Scope::Admin)      => audit::export;
 };
 
 /// Makes the router of everything.
@@ -103,12 +135,12 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     let mut router = axum::Router::new();
     for route in ROUTES.iter().filter(|route| is_included(route)) {
         let handler = (route.handler)();
+        let limited = from_fn_with_state(App::clone(&app), limit_requests);
         let handler = match &route.access {
             Access::Anonymous | Access::Ticket => handler,
-            access @ (Access::Scope(_) | Access::Publish) => {
-                handler
-                    .route_layer(from_fn_with_state((App::clone(&app), access), authorise))
-                    .route_layer(from_fn_with_state(App::clone(&app), limit_requests))
+            Access::Login | Access::Signature => handler.route_layer(limited),
+            access @ (Access::SignedIn | Access::Scope(_) | Access::Publish) => {
+                handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise)).route_layer(limited)
             }
         };
         router = router.route(route.path, handler);
@@ -128,6 +160,9 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
 pub fn describe_metrics() {
     crate::middleware::describe_metrics(ROUTES);
+    crate::auth::describe_metrics();
+    auth::describe_metrics();
+    crate::endpoints::hooks::describe_metrics();
     crate::limits::describe_metrics();
     ws::describe_metrics();
     metrics::gauge!("switchboard_feed_age_seconds").set(0.0);

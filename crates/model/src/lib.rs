@@ -26,6 +26,7 @@ pub mod ticket;
 pub mod timetable;
 pub mod user;
 pub mod webhook;
+pub mod webhook_signature;
 pub mod wire;
 
 /// An instant in UTC with microsecond resolution, as both databases store it.

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
-use switchboard_http::{Api, HttpOptions, Lifecycle, LimitOptions};
+use switchboard_http::{
+    Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions,
+};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -22,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::actions::{EventRunner, system_functions};
 use crate::config::Config;
 use crate::database::Database;
+use crate::keys::Keys;
 use crate::listen::{self, Bounds, Edge};
 use crate::membership::Membership;
 
@@ -83,6 +86,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let trackers = Trackers::default();
     let instance = InstanceId::boot(&config.instance.name);
     let database = Database::of(config, instance.clone())?;
+    let keys = Keys::load(config, &database)?;
+    let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
 
     let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
@@ -136,12 +141,43 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
                 login_address: config.limits.login_address,
                 login_global: config.limits.login_global,
             },
+            auth,
+            sealer: Arc::new(keys.sealing),
         },
         tracker: trackers.edge.clone(),
     };
     let address = listen(config, api, &trackers, &stop).await?;
     lifecycle.set_ready();
     Ok(App { address, stores, hub, lifecycle, scheduler, membership, stop, trackers })
+}
+
+/// Decides how people sign in; the keys of another issuer are kept fresh from now on.
+async fn auth_options(
+    config: &Config,
+    keys: KeyRing,
+    trackers: &Trackers,
+    stop: &StopTokens,
+) -> anyhow::Result<AuthOptions> {
+    let settings = &config.auth;
+    let external = match &settings.external {
+        None => None,
+        Some(other) => {
+            let jwks = other.jwks.parse().context("auth.external.jwks")?;
+            let issuer = ExternalIssuer::new(other.issuer.clone(), other.audience.clone(), jwks);
+            let keys = ExternalKeys::start(issuer, &trackers.core, stop.core.clone()).await;
+            Some(keys.context("auth.external.jwks")?)
+        }
+    };
+    Ok(AuthOptions {
+        issuer: settings.issuer.clone(),
+        audience: settings.audience.clone(),
+        access_ttl: settings.access_ttl,
+        session_ttl: settings.session_ttl,
+        idle_ttl: settings.idle_ttl,
+        registration: settings.registration,
+        external,
+        ..AuthOptions::new(Arc::new(keys))
+    })
 }
 
 fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: Publisher) -> Scheduler {
@@ -152,7 +188,7 @@ fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: 
         permits: config.scheduler.permits,
         lease: config.scheduler.lease,
         misfire_grace: config.scheduler.misfire_grace,
-        history: HistoryAges { runs: config.scheduler.history, audit: AUDIT_HISTORY },
+        history: HistoryAges { runs: config.scheduler.history, audit: config.audit.history },
     };
     let system = SystemRunner::new(system_functions(stores, options.history));
     Scheduler::new(stores, options, vec![Arc::new(EventRunner(publisher)), Arc::new(system)])
@@ -190,7 +226,7 @@ async fn install_bootstrap_key(config: &Config, stores: &Stores) -> anyhow::Resu
 }
 
 /// Stores an API key by its hash.
-pub(crate) async fn store_key(
+async fn store_key(
     stores: &Stores,
     name: &str,
     key: &SecretText,

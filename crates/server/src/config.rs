@@ -22,7 +22,7 @@ use switchboard_model::secret_text::SecretText;
 pub(crate) use self::auth::{Auth, Limits, Secrets};
 use self::layers::{Layer, merge};
 pub(crate) use self::reference::reference;
-pub(crate) use self::sections::{Database, Drain, Hints, Instance, LogFormat, Realtime, Scheduler, Server, Telemetry};
+pub(crate) use self::sections::{Audit, Database, Drain, Hints, Instance, LogFormat, Realtime, Scheduler, Server, Telemetry};
 
 /// Everything an operator can set.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -59,6 +59,7 @@ pub(crate) struct Config {
     pub(crate) secrets: Secrets,
     pub(crate) limits: Limits,
     pub(crate) scheduler: Scheduler,
+    pub(crate) audit: Audit,
     pub(crate) realtime: Realtime,
     pub(crate) drain: Drain,
     pub(crate) telemetry: Telemetry,
@@ -81,6 +82,7 @@ impl Default for Config {
             secrets: Secrets::default(),
             limits: Limits::default(),
             scheduler: Scheduler::default(),
+            audit: Audit::default(),
             realtime: Realtime::default(),
             drain: Drain::default(),
             telemetry: Telemetry::default(),
@@ -246,6 +248,7 @@ mod tests {
             ("scheduler.permits = 0", "scheduler.permits"),
             ("scheduler.misfire_grace = \"900years\"", "scheduler.misfire_grace"),
             ("scheduler.history = \"900years\"", "scheduler.history"),
+            ("audit.history = \"1h\"", "audit.history"),
             ("drain.delay = \"2days\"", "drain.delay"),
             ("drain.timeout = \"900years\"", "drain.timeout"),
             ("telemetry.log = \"a=b=c\"", "telemetry.log"),
@@ -279,7 +282,7 @@ mod tests {
             format!("a:hs256:{long},a:hs256:{long}"),
         ] {
             let error = format!("{:#}", signing(&keys).unwrap_err());
-            assert!(error.contains("auth.signing_keys: key ") && !error.contains(&short[..20]), "{error}");
+            assert!(error.starts_with("auth.signing_keys: signing key") && !error.contains(&short[..20]), "{error}");
         }
         assert!(from(&[("SWITCHBOARD_SECRETS__KEYS", &format!("k1:{long}"))], "").is_ok());
         assert!(from(&[("SWITCHBOARD_SECRETS__KEYS", &format!("k1:{short}"))], "").is_err());

@@ -8,6 +8,7 @@ mod commands;
 mod config;
 mod database;
 mod demo;
+mod keys;
 mod lifecycle;
 mod listen;
 mod membership;
@@ -54,12 +55,17 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Check(options) => return check::run(&config::load(file, &[])?, options).await,
         Command::Migrate => commands::migrate(&config::load(file, &[])?).await,
         Command::ApiKey(command) => commands::api_key(command, file).await,
+        Command::User(command) => commands::user(command, file).await,
+        Command::Token(command) => commands::token(command).await,
         Command::Task(command) => commands::task(command).await,
+        Command::Webhook(command) => commands::webhook(command).await,
         Command::Run(command) => commands::run(command).await,
         Command::Room(command) => commands::room(command).await,
         Command::Publish(command) => commands::publish(command).await,
         Command::Tail(command) => commands::tail(command).await,
         Command::Instance(command) => commands::instance(command).await,
+        Command::Audit(command) => commands::audit(command).await,
+        Command::Openapi(remote) => commands::openapi(&remote).await,
         Command::Completions { shell } => commands::completions(shell),
         Command::Reference { page } => commands::reference(page),
     }?;

@@ -17,17 +17,23 @@ pub enum FailPoint {
     BeforeAppendCommit,
     /// A batch of events was committed; no publisher knows it yet.
     AfterAppendCommit,
+    /// A triggered run was written inside its transaction.
+    BeforeTriggerCommit,
+    /// A triggered run was committed; whoever triggered it does not know yet.
+    AfterTriggerCommit,
 }
 
 impl FailPoint {
     /// Every place.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::AfterClaim,
         Self::BeforeFinishCommit,
         Self::AfterFinishCommit,
         Self::DuringRenewal,
         Self::BeforeAppendCommit,
         Self::AfterAppendCommit,
+        Self::BeforeTriggerCommit,
+        Self::AfterTriggerCommit,
     ];
 
     /// Returns the name by which a test arms it.
@@ -40,6 +46,8 @@ impl FailPoint {
             Self::DuringRenewal => "during_renewal",
             Self::BeforeAppendCommit => "before_append_commit",
             Self::AfterAppendCommit => "after_append_commit",
+            Self::BeforeTriggerCommit => "before_trigger_commit",
+            Self::AfterTriggerCommit => "after_trigger_commit",
         }
     }
 }

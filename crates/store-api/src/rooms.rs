@@ -92,8 +92,8 @@ pub trait RoomStore: Send + Sync {
     async fn append(&self, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>>;
 
     /// Appends a batch as [`RoomStore::append`] does, under the once-key of `context` and with its audit entry,
-    /// in one commit. The once-key remembers what `answer` makes of the outcomes; it is not kept when every
-    /// event was refused.
+    /// in one commit. The once-key remembers what `answer` makes of the outcomes. It is kept unless every event of
+    /// the batch was refused; a batch without events keeps it too.
     ///
     /// # Errors
     /// As [`RoomStore::append`].

@@ -1,13 +1,16 @@
 //! API keys: found by hash until they expire or are revoked.
 
 use switchboard_model::api_key::NewApiKey;
+use switchboard_model::auth_session::Credential;
+use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::ApiKeyId;
 use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretHash;
 
 use crate::Backend;
-use crate::fixtures::{ALL, LONG, SHORT, new_api_key, now, system, until};
+use crate::accounts::{burned, create_key, issue, new_api_key, ticket_of, user};
+use crate::fixtures::{ALL, LONG, Reader, SHORT, now, system, until};
 
 pub(crate) async fn a_key_is_found_by_its_hash(backend: &dyn Backend) {
     let stores = backend.stores().await;
@@ -58,4 +61,23 @@ pub(crate) async fn keys_are_listed_oldest_first(backend: &dyn Backend) {
     let second = stores.api_keys.list(&PageRequest { after: first.next_cursor, limit: 2 }).await.unwrap();
     assert_eq!(second.next_cursor, None);
     assert_eq!([first.items, second.items].concat(), made);
+}
+
+pub(crate) async fn a_revoked_key_takes_its_tickets_along(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let [leaked, other] = [create_key(&stores, "leaked").await.id, create_key(&stores, "other").await.id];
+    let minted = [
+        ("7", Credential::ApiKey(leaked)),
+        ("8", Credential::ApiKey(leaked)),
+        ("7", Credential::ApiKey(other)),
+        ("7", Credential::User(user("7"))),
+    ];
+    let texts = ["leaked 7", "leaked 8", "other", "by token"];
+    for ((name, credential), text) in minted.into_iter().zip(texts) {
+        issue(&stores, &ticket_of(name, credential, text)).await;
+    }
+    let mut reader = Reader::start(&stores).await;
+    assert!(stores.api_keys.revoke(&system(), leaked).await.unwrap());
+    assert_eq!(reader.changes().await, [(SignalKind::ApiKeyRevoked, leaked.to_string())]);
+    assert_eq!(burned(&stores, &texts).await, ["other", "by token"]);
 }

@@ -1,27 +1,22 @@
-//! What a write carries: once-keys and audit entries.
+//! What a write carries to happen once; its audit entry has a module of its own.
 
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::TaskId;
-use switchboard_model::instance::Role;
 use switchboard_model::run::RunState;
-use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
+use switchboard_model::user::NewUser;
+use switchboard_model::webhook::WEBHOOK_SECRETS;
 use switchboard_store_api::{
-    AuditEntry, CancelOutcome, OnceClaim, OnceRecord, PutOutcome, RetryOutcome, RoomCreateOutcome, TaskCreateOutcome,
-    TaskUpdateOutcome, TriggerOutcome, WriteContext, Written,
+    OnceClaim, RoomCreateOutcome, TaskCreateOutcome, TriggerOutcome, UserCreateOutcome, WebhookSecretOutcome,
+    WriteContext, Written,
 };
 
 use crate::Backend;
+use crate::accounts::{burned, create_user, new_api_key, new_secret, new_ticket, new_user, user};
 use crate::fixtures::{
-    ALL, LONG, Reader, create, eventually, in_state, json, new_api_key, new_instance, new_room, new_run, new_ticket,
-    now, once, spec, system, trigger, until,
+    ALL, HOUR, LONG, Reader, create, eventually, in_state, json, new_room, new_run, now, once, replayed, spec, system,
+    until,
 };
-
-const HOUR: Span = Span::from_secs(3600);
-
-fn replayed<T>(result_id: uuid::Uuid) -> Written<T> {
-    Written::Replayed(OnceRecord { result_id })
-}
 
 pub(crate) async fn a_repeated_task_creation_is_replayed(backend: &dyn Backend) {
     let stores = backend.stores().await;
@@ -72,6 +67,52 @@ pub(crate) async fn repeated_rooms_and_keys_are_replayed(backend: &dyn Backend) 
     assert_eq!(stores.api_keys.list(&ALL).await.unwrap().items.len(), 1);
 }
 
+pub(crate) async fn repeated_users_and_secrets_are_replayed(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let id = uuid::Uuid::now_v7();
+    let ann = NewUser { id: user(&id.to_string()), ..new_user("ann") };
+    let outcome = now(stores.users.create(&once("user", 1, HOUR), &ann).await.unwrap());
+    let UserCreateOutcome::Created(made) = outcome else { panic!("not made: {outcome:?}") };
+    for again in [&ann, &new_user("bob")] {
+        assert_eq!(stores.users.create(&once("user", 1, HOUR), again).await.unwrap(), replayed(id));
+    }
+    let mismatch = stores.users.create(&once("user", 2, HOUR), &new_user("bob")).await.unwrap();
+    assert_eq!(mismatch, Written::Mismatch);
+    assert_eq!(stores.users.list(&ALL).await.unwrap().items, [made]);
+
+    let foreign = NewUser { id: user("auth0|7"), ..new_user("carl") };
+    stores.users.create(&once("foreign", 1, HOUR), &foreign).await.unwrap();
+    let Written::Replayed(first) = stores.users.create(&once("foreign", 1, HOUR), &foreign).await.unwrap() else {
+        panic!("a replay expected")
+    };
+    assert_eq!(first.result, Some(json(r#""auth0|7""#)), "an identity that is no UUID is remembered as text");
+    let again = stores.users.create(&once("foreign", 1, HOUR), &foreign).await.unwrap();
+    assert_eq!(again, Written::Replayed(first));
+
+    let task = create(&stores, &spec("hooked", |_| {})).await.id;
+    let secret = new_secret(task);
+    let outcome = now(stores.webhooks.add(&once("secret", 1, HOUR), &secret).await.unwrap());
+    let WebhookSecretOutcome::Added(made) = outcome else { panic!("not added: {outcome:?}") };
+    let again = stores.webhooks.add(&once("secret", 1, HOUR), &new_secret(task)).await.unwrap();
+    assert_eq!(again, replayed(secret.id.as_uuid()));
+    let mismatch = stores.webhooks.add(&once("secret", 2, HOUR), &new_secret(task)).await.unwrap();
+    assert_eq!(mismatch, Written::Mismatch);
+    assert_eq!(stores.webhooks.list(task).await.unwrap(), [made]);
+}
+
+pub(crate) async fn a_repeated_ticket_is_not_shown_again(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let [first, second] = [new_ticket("first", LONG), new_ticket("second", LONG)];
+    let issue = async |body, ticket| stores.tickets.issue(&once("k", body, HOUR), ticket).await.unwrap();
+    now(issue(1, &first).await);
+    let Written::Replayed(record) = issue(1, &second).await else { panic!("a replay expected") };
+    assert_eq!(record.result, None);
+    assert_eq!(issue(2, &second).await, Written::Mismatch);
+    assert_eq!(burned(&stores, &["first", "second"]).await, ["first"]);
+    assert_eq!(issue(1, &first).await, Written::Replayed(record), "also after the ticket was used");
+    assert_eq!(burned(&stores, &["first"]).await, [""; 0]);
+}
+
 pub(crate) async fn scopes_separate_equal_keys(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let task = create(&stores, &spec("once", |_| {})).await;
@@ -98,6 +139,17 @@ pub(crate) async fn a_refusal_keeps_no_claim(backend: &dyn Backend) {
     assert!(matches!(outcome, Written::Now(TaskCreateOutcome::Refused(_))));
     let outcome = stores.runs.trigger(&context, &new_run(TaskId::new())).await.unwrap();
     assert_eq!(outcome, Written::Now(TriggerOutcome::TaskNotFound));
+
+    let ann = create_user(&stores, "ann").await;
+    let outcome = stores.users.create(&context, &new_user("ann")).await.unwrap();
+    assert_eq!(outcome, Written::Now(UserCreateOutcome::Taken(ann.id)));
+    let outcome = stores.webhooks.add(&context, &new_secret(TaskId::new())).await.unwrap();
+    assert_eq!(outcome, Written::Now(WebhookSecretOutcome::TaskNotFound));
+    for _ in 0..WEBHOOK_SECRETS {
+        stores.webhooks.add(&system(), &new_secret(taken.id)).await.unwrap();
+    }
+    let outcome = stores.webhooks.add(&context, &new_secret(taken.id)).await.unwrap();
+    assert_eq!(outcome, Written::Now(WebhookSecretOutcome::TooMany));
 
     let id = TaskId::new();
     let outcome = stores.tasks.create(&once("k", 2, HOUR), id, &spec("free", |_| {})).await.unwrap();
@@ -140,43 +192,6 @@ pub(crate) async fn sweep_forgets_expired_claims_only(backend: &dyn Backend) {
     assert_eq!((swept, stores.once.sweep(10).await.unwrap()), (3, 0));
     let again = stores.runs.trigger(&once("kept", 1, HOUR), &new_run(task.id)).await.unwrap();
     assert_eq!(again, replayed(kept.id.as_uuid()));
-}
-
-pub(crate) async fn every_write_takes_an_audit_entry(backend: &dyn Backend) {
-    let stores = backend.stores().await;
-    let audit = AuditEntry {
-        action: "test.write",
-        subject: "line\u{7}break\u{1b}[0m".to_owned(),
-        before: Some(json(r#"{"a":"\u0000"}"#)),
-        after: Some(json(r#""\ud800""#)),
-    };
-    let context = || WriteContext { audit: Some(audit.clone()), ..system() };
-    let spec = spec("audited", |_| {});
-    let outcome = now(stores.tasks.create(&context(), TaskId::new(), &spec).await.unwrap());
-    let TaskCreateOutcome::Created(task) = outcome else { panic!("not created: {outcome:?}") };
-    let outcome = stores.tasks.update(&context(), task.id, 1, &spec).await.unwrap();
-    assert_eq!(outcome, TaskUpdateOutcome::Updated(task.clone()));
-    let paused = stores.tasks.set_active(&context(), task.id, false).await.unwrap();
-    assert!(paused.is_some_and(|task| !task.spec.is_active));
-
-    let run = new_run(task.id);
-    let outcome = stores.runs.trigger(&context(), &run).await.unwrap();
-    assert_eq!(outcome, Written::Now(TriggerOutcome::Created(run.id)));
-    assert_eq!(stores.runs.cancel(&context(), run.id).await.unwrap(), CancelOutcome::Cancelled);
-    assert_eq!(stores.runs.retry(&context(), run.id).await.unwrap(), RetryOutcome::Queued);
-    trigger(&stores, new_run(task.id)).await;
-    assert!(stores.tasks.delete(&context(), task.id).await.unwrap());
-
-    let room = new_room("audited");
-    let outcome = now(stores.rooms.create(&context(), &room).await.unwrap());
-    assert!(matches!(outcome, RoomCreateOutcome::Created(_)));
-    assert!(stores.rooms.delete(&context(), &room.name).await.unwrap());
-    stores.tickets.issue(&context(), &new_ticket("a", LONG)).await.unwrap();
-    let key = now(stores.api_keys.create(&context(), &new_api_key("audited")).await.unwrap());
-    assert!(stores.api_keys.revoke(&context(), key.id).await.unwrap());
-    let value = FleetSettings { pause_all: true, ..FleetSettings::default() };
-    assert_eq!(stores.settings.put_fleet(&context(), 0, &value).await.unwrap(), PutOutcome::Written(1));
-    stores.instances.register(&new_instance("one", &Role::ALL), LONG).await.unwrap();
 }
 
 pub(crate) async fn a_lost_race_on_a_name_leaves_no_signal(backend: &dyn Backend) {

@@ -1,18 +1,21 @@
 //! The change feed: which write leaves which signal, folding, resync and what is due next.
 
 use switchboard_model::feed::{FeedCursor, ListenerMode, NextDue, Signal, SignalKind, TickRequest};
-use switchboard_model::ids::ApiKeyId;
+use switchboard_model::ids::{ApiKeyId, SessionId};
 use switchboard_model::instance::Role;
 use switchboard_model::run::{Ending, NewRun};
 use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Concurrency, Overlap};
+use switchboard_model::user::UserRole;
+use switchboard_store_api::RefreshOutcome;
 
 use crate::Backend;
+use crate::accounts::{create_user, disable, edit_user, new_api_key, phc, refresh, refreshed, sign_in, user};
 use crate::fixtures::{
     LONG, Reader, SHORT, append, create, create_room, event, every, expire, finish, json, lease_one, named,
-    new_api_key, new_instance, new_room, new_run, plan, replicas, request, run, scheduled, spec, system, task, trigger,
-    triggered, until,
+    new_instance, new_room, new_run, plan, replicas, request, run, scheduled, spec, system, task, trigger, triggered,
+    until,
 };
 
 fn ephemeral(key: &str, body: &str) -> Signal {
@@ -235,6 +238,33 @@ pub(crate) async fn administration_signals_what_it_changed(backend: &dyn Backend
     reader.changes().await;
     until(async || stores.instances.sweep().await.unwrap(), |swept| !swept.is_empty()).await;
     assert_eq!(reader.changes().await, [(SignalKind::InstanceChanged, lost.id.to_string())]);
+}
+
+pub(crate) async fn only_what_ends_before_its_time_is_signalled_as_revoked(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let mut reader = Reader::start(&stores).await;
+    let session = |id: SessionId| (SignalKind::SessionRevoked, id.to_string());
+    create_user(&stores, "ann").await;
+    let [first, second] = [sign_in(&stores, "ann", "t1").await.id, sign_in(&stores, "ann", "u1").await.id];
+    refreshed(&stores, "t1", "t2").await;
+    refreshed(&stores, "t2", "t3").await;
+    edit_user(&stores, "ann", |edit| edit.role = UserRole::Operator).await;
+    assert_eq!(reader.changes().await, []);
+    assert!(matches!(refresh(&stores, "t1", "t2").await, RefreshOutcome::Reused(_)));
+    assert_eq!(reader.changes().await, [session(first)]);
+    stores.auth_sessions.end(&system(), &user("ann"), second).await.unwrap();
+    assert_eq!(reader.changes().await, [session(second)]);
+    let third = sign_in(&stores, "ann", "v1").await.id;
+    stores.auth_sessions.end_all(&system(), &user("ann"), None).await.unwrap();
+    assert_eq!(reader.changes().await, [session(third)]);
+    let fourth = sign_in(&stores, "ann", "w1").await.id;
+    stores.users.set_password(&system(), &user("ann"), &phc("new"), None).await.unwrap();
+    assert_eq!(reader.changes().await, [session(fourth)]);
+    disable(&stores, "ann").await;
+    let revoked = [(SignalKind::UserRevoked, "ann".to_owned())];
+    assert_eq!(reader.changes().await, revoked);
+    stores.users.delete(&system(), &user("ann")).await.unwrap();
+    assert_eq!(reader.changes().await, revoked, "also when the user was disabled before");
 }
 
 pub(crate) async fn next_due_is_nothing_in_an_empty_database(backend: &dyn Backend) {

@@ -1,7 +1,9 @@
 //! Builders and waiting: tasks, runs, rooms and events as the cases use them. Knows no backend.
 
 use std::fmt::Debug;
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use chrono::TimeDelta;
@@ -9,28 +11,25 @@ use futures_util::future::join_all;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use switchboard_model::Timestamp;
-use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{FeedCursor, Signal, SignalKind, Tick, TickRequest};
 use switchboard_model::fire::{DueTask, FirePlan, PlannedRun};
 use switchboard_model::identity::{Actor, ClientKey, PoolName, RoomName};
-use switchboard_model::ids::{ApiKeyId, InstanceId, RoomId, RunId, TaskId};
+use switchboard_model::ids::{InstanceId, RoomId, RunId, TaskId};
 use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::json_text::JsonText;
-use switchboard_model::page::PageRequest;
+use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, Room, RoomKind};
 use switchboard_model::run::{Ending, Finish, LeasedRun, NewRun, Run, RunState, Trigger};
 use switchboard_model::schedule::{Every, Schedule};
-use switchboard_model::scope::Scope;
-use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
-use switchboard_model::ticket::{Grants, NewTicket};
 use switchboard_store_api::{
-    AppendOutcome, FinishOutcome, LeaseRequest, OnceClaim, RoomCreateOutcome, RunFilter, Stores, TaskCreateOutcome,
-    TriggerOutcome, WriteContext, Written,
+    AppendOutcome, FinishOutcome, LeaseRequest, OnceClaim, OnceRecord, RoomCreateOutcome, RunFilter, StoreResult,
+    Stores, TaskCreateOutcome, TriggerOutcome, WriteContext, Written,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::Backend;
 
@@ -38,6 +37,8 @@ use crate::Backend;
 pub(crate) const LONG: Span = Span::from_secs(600);
 /// A lease that is over as soon as a case waits for it.
 pub(crate) const SHORT: Span = Span::from_millis(60);
+/// How long a claim is remembered that no case outlives.
+pub(crate) const HOUR: Span = Span::from_secs(3600);
 /// The most that a case waits for a condition.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// A page that holds all rows of a case.
@@ -107,6 +108,21 @@ pub(crate) async fn wait_past(stores: &Stores, instant: Timestamp) {
     until(|| database_time(stores), |now| *now > instant).await;
 }
 
+/// Reads a whole list in pages of `limit` rows.
+pub(crate) async fn pages<T>(limit: u32, list: impl AsyncFn(PageRequest) -> StoreResult<Page<T>>) -> Vec<T> {
+    let (mut after, mut found) = (None, Vec::new());
+    loop {
+        let page = list(PageRequest { after, limit }).await.unwrap();
+        assert!(page.items.len() <= limit as usize, "a page holds no more than it may");
+        assert!(page.next_cursor.is_none() || !page.items.is_empty(), "a page makes progress");
+        found.extend(page.items);
+        after = page.next_cursor;
+        if after.is_none() {
+            return found;
+        }
+    }
+}
+
 // Contexts.
 
 /// A context without any claim or audit entry.
@@ -126,6 +142,11 @@ pub(crate) fn now<T: Debug>(written: Written<T>) -> T {
         Written::Now(outcome) => outcome,
         other => panic!("expected an effect, found {other:?}"),
     }
+}
+
+/// What a repeated request is answered with whose first one made `result_id`.
+pub(crate) fn replayed<T>(result_id: Uuid) -> Written<T> {
+    Written::Replayed(OnceRecord { result_id, result: None })
 }
 
 // Tasks.
@@ -390,18 +411,7 @@ impl Reader {
     }
 }
 
-// Credentials and replicas.
-
-/// An API key with its own hash and no end.
-pub(crate) fn new_api_key(name: &str) -> NewApiKey {
-    NewApiKey {
-        id: ApiKeyId::new(),
-        name: name.to_owned(),
-        hash: SecretHash::of(name),
-        scopes: vec![Scope::Admin],
-        ttl: None,
-    }
-}
+// Replicas.
 
 /// A replica that boots under `name`.
 pub(crate) fn new_instance(name: &str, roles: &[Role]) -> NewInstance {
@@ -416,18 +426,6 @@ pub(crate) fn new_instance(name: &str, roles: &[Role]) -> NewInstance {
     }
 }
 
-/// A ticket of the user `7`.
-pub(crate) fn new_ticket(text: &str, ttl: Span) -> NewTicket {
-    NewTicket {
-        hash: SecretHash::of(text),
-        user_id: "7".parse().unwrap(),
-        session_id: None,
-        origin: None,
-        grants: Grants::default(),
-        ttl,
-    }
-}
-
 // Races.
 
 /// Runs futures in parallel and returns what they gave, in the order in which they ended.
@@ -436,4 +434,30 @@ where
     F: Future<Output: Send + 'static> + Send + 'static,
 {
     futures.into_iter().collect::<JoinSet<_>>().join_all().await
+}
+
+/// Starts `count` contenders, spread over the replicas, and returns what they gave.
+pub(crate) async fn contend<F>(
+    stores: &[Stores],
+    count: usize,
+    contender: impl Fn(Stores, usize) -> F,
+) -> Vec<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    together((0..count).map(|n| contender(stores[n % stores.len()].clone(), n))).await
+}
+
+/// Polls a future at most `polls` times and then drops it, as a caller that goes away does.
+pub(crate) async fn abandoned<F: Future>(future: F, mut polls: u32) -> Option<F::Output> {
+    let mut future = pin!(future);
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending if polls <= 1 => Poll::Ready(None),
+        Poll::Pending => {
+            polls -= 1;
+            Poll::Pending
+        }
+    })
+    .await
 }

@@ -1,18 +1,32 @@
 //! Input that breaks lesser stores: escapes, control characters, counters beyond 32 bits, ages.
 
+use std::sync::Arc;
+
 use switchboard_model::Timestamp;
+use switchboard_model::audit::{AuditFilter, AuditOrder};
+use switchboard_model::auth_session::NewAuthSession;
 use switchboard_model::feed::{Signal, SignalKind};
+use switchboard_model::ids::{RunId, SessionId};
+use switchboard_model::limit::Rate;
+use switchboard_model::page::PageRequest;
 use switchboard_model::room::{NewRoom, Retention};
 use switchboard_model::run::{ERROR_CHARS, Ending, NewRun, RunState, SkipCause, SkipRange};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Action, Backoff, Concurrency, EventAction, EventTarget};
 use switchboard_model::ticket::{Grants, NewTicket};
-use switchboard_store_api::{AppendOutcome, FinishOutcome, FireReport, PromoteReport};
+use switchboard_model::user::NewUser;
+use switchboard_store_api::{
+    AppendOutcome, AuditEntry, FinishOutcome, FireReport, LimitTake, PromoteReport, RoomCreateOutcome, RunFilter,
+    StoreError, UserCreateOutcome, WriteContext,
+};
 
 use crate::Backend;
+use crate::accounts::{
+    audit_log, create_user, is_valid, issue, new_api_key, new_session, new_ticket, new_user, sessions, user,
+};
 use crate::fixtures::{
-    ALL, LONG, Reader, append, create, create_room, event, every, finish, json, lease, lease_one, named, new_api_key,
-    new_room, new_run, new_ticket, now, occurrence, plan, run, scheduled, spec, system, task, trigger, triggered,
+    ALL, LONG, Reader, append, create, create_room, event, every, finish, json, lease, lease_one, named, new_room,
+    new_run, now, occurrence, pages, plan, run, scheduled, spec, system, task, trigger, triggered,
 };
 
 /// Valid JSON that must come back byte for byte.
@@ -181,5 +195,139 @@ pub(crate) async fn names_are_stored_as_they_are(backend: &dyn Backend) {
     assert_eq!(now(stores.api_keys.create(&system(), &new_api_key(name)).await.unwrap()).name, name);
     let grants: Grants = serde_json::from_str(r#"{"join":["chat:*"]}"#).unwrap();
     let ticket = NewTicket { grants, ..new_ticket("t", CENTURIES) };
-    stores.tickets.issue(&system(), &ticket).await.unwrap();
+    issue(&stores, &ticket).await;
+}
+
+/// Texts that people and programs call themselves, and worse.
+const FREE: [&str; 5] = [
+    "Mozilla/5.0 (é😀)",
+    "nul \u{0} bell \u{7}\nnext \u{1b}[31m \u{9f}",
+    "",
+    "'; DROP TABLE users; --",
+    "\u{202e}\u{feff}",
+];
+
+/// A text as long as the longest names, which no compression makes shorter.
+fn random_text() -> String {
+    (0..20).map(|_| RunId::new().as_uuid().simple().to_string()).collect()
+}
+
+pub(crate) async fn clients_may_call_themselves_anything(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    create_user(&stores, "ann").await;
+    let start = async |client: String| {
+        let token = SessionId::new().to_string();
+        let new = NewAuthSession { client: Some(client), ..new_session("ann", &token) };
+        let session = stores.auth_sessions.start(&system(), &new).await.unwrap().unwrap();
+        let found = stores.auth_sessions.find_valid(session.id).await.unwrap().unwrap();
+        assert_eq!(found.session, session, "what was answered is what is stored");
+        session.client
+    };
+    for text in FREE {
+        let client = start(text.to_owned()).await;
+        if text.contains('\0') {
+            assert!(client.is_none_or(|client| !client.contains('\0')), "no store keeps a NUL");
+        } else {
+            assert_eq!(client.as_deref(), Some(text));
+        }
+    }
+    let long = start("é".repeat(100_000)).await;
+    assert_eq!(long, Some("é".repeat(200)), "cut at 200 characters");
+    assert_eq!(sessions(&stores, "ann").await.len(), FREE.len() + 1);
+}
+
+pub(crate) async fn the_audit_log_takes_any_text(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let long = random_text();
+    let texts: Vec<&str> = FREE.into_iter().chain([long.as_str()]).collect();
+    for (n, text) in texts.iter().enumerate() {
+        let entry = AuditEntry { action: "test.write", subject: (*text).to_owned(), before: None, after: None };
+        let context = WriteContext { request_id: Arc::from(*text), audit: Some(entry), ..system() };
+        let outcome = now(stores.rooms.create(&context, &new_room(&format!("r{n}"))).await.unwrap());
+        assert!(matches!(outcome, RoomCreateOutcome::Created(_)));
+    }
+    let records = audit_log(&stores).await;
+    assert_eq!(records.len(), texts.len(), "each write left its entry");
+    for (record, text) in records.iter().zip(&texts).filter(|(_, text)| !text.chars().any(char::is_control)) {
+        assert!(!record.subject.is_empty() || text.is_empty());
+        assert!(text.starts_with(&record.subject) && text.starts_with(&record.request_id), "kept, or cut");
+    }
+    for text in texts {
+        let some = || Some(text.to_owned());
+        let filters = [
+            AuditFilter { actor: some(), ..AuditFilter::default() },
+            AuditFilter { action: some(), ..AuditFilter::default() },
+            AuditFilter { action: Some(format!("{text}.")), ..AuditFilter::default() },
+            AuditFilter { subject: some(), ..AuditFilter::default() },
+        ];
+        for filter in filters {
+            let page = stores.audit.list(&filter, AuditOrder::NewestFirst, &ALL).await.unwrap();
+            let is_about = filter.subject.is_some() && page.items.iter().all(|record| record.subject == text);
+            assert!(page.items.is_empty() || is_about, "{filter:?}");
+        }
+    }
+    let ages = [Timestamp::MIN_UTC, Timestamp::MAX_UTC, "0001-01-01T00:00:00Z".parse().unwrap()];
+    for at in ages {
+        let filter = AuditFilter { from: Some(at), to: Some(at), ..AuditFilter::default() };
+        assert_eq!(stores.audit.list(&filter, AuditOrder::OldestFirst, &ALL).await.unwrap().items, []);
+    }
+}
+
+pub(crate) async fn keys_of_limits_may_be_any_text(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let rate: Rate = "1/1h".parse().unwrap();
+    let long = random_text();
+    let keys = ["login:ann@b.example", "ip:2001:db8::/64", "é😀", "E\u{301}", "'; --", "A", "a", " a", long.as_str()];
+    for expected in [true, false] {
+        for key in keys {
+            let take = LimitTake { key: key.to_owned(), rate, cost: 1 };
+            assert_eq!(stores.limits.take(&[take]).await.unwrap()[0].allowed, expected, "{key:?}");
+        }
+    }
+    let takes = keys.map(|key| LimitTake { key: format!("{key}2"), rate, cost: 1 });
+    assert!(stores.limits.take(&takes).await.unwrap().iter().all(|decision| decision.allowed));
+}
+
+pub(crate) async fn the_longest_names_of_users_are_kept(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let long = NewUser { id: user(&"~".repeat(128)), name: "a".repeat(128).parse().unwrap(), ..new_user("x") };
+    let marks = NewUser { id: user("-._~|@"), name: "0._~|@+-".parse().unwrap(), ..new_user("x") };
+    for new in [long, marks] {
+        let outcome = now(stores.users.create(&system(), &new).await.unwrap());
+        let UserCreateOutcome::Created(made) = outcome else { panic!("not made: {outcome:?}") };
+        assert_eq!((&made.id, &made.name), (&new.id, &new.name));
+        assert_eq!(stores.users.find_login(&new.name).await.unwrap().unwrap().user, made);
+        let token = new.name.as_str();
+        let session = NewAuthSession { user_id: new.id, ..new_session("x", token) };
+        let session = NewAuthSession { idle_ttl: Span::MAX, ttl: Span::MAX, ..session };
+        let session = stores.auth_sessions.start(&system(), &session).await.unwrap().unwrap();
+        assert_eq!(session.ends_at, session.created_at + Span::MAX.to_delta());
+        assert!(is_valid(&stores, session.id).await);
+    }
+    assert_eq!(pages(1, async |page| stores.users.list(&page).await).await.len(), 2);
+}
+
+pub(crate) async fn a_cursor_that_was_not_made_here_is_refused_or_harmless(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let task = create(&stores, &spec("task", |_| {})).await.id;
+    let long = "x".repeat(100_000);
+    for text in ["\0", "a\0b", "", "no cursor", "é😀", "'; --", "-1", "18446744073709551616", long.as_str()] {
+        let page = PageRequest { after: Some(text.to_owned()), limit: 10 };
+        let filter = AuditFilter::default();
+        let answers = [
+            stores.tasks.list(&page).await.map(drop),
+            stores.tasks.skips(task, &page).await.map(drop),
+            stores.runs.list(&RunFilter::default(), &page).await.map(drop),
+            stores.rooms.list(&page).await.map(drop),
+            stores.api_keys.list(&page).await.map(drop),
+            stores.users.list(&page).await.map(drop),
+            stores.auth_sessions.list(&user("ann"), &page).await.map(drop),
+            stores.audit.list(&filter, AuditOrder::NewestFirst, &page).await.map(drop),
+            stores.audit.list(&filter, AuditOrder::OldestFirst, &page).await.map(drop),
+        ];
+        for (n, answer) in answers.into_iter().enumerate() {
+            let is_fine = matches!(answer, Ok(()) | Err(StoreError::Corrupt { what: StoreError::PAGE_CURSOR, .. }));
+            assert!(is_fine, "list {n} with {:?}: {answer:?}", text.chars().take(20).collect::<String>());
+        }
+    }
 }

@@ -9,16 +9,23 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "every line of this crate is test code")]
 
+mod accounts;
 mod backend;
 mod fixtures;
 
+mod account_races;
+mod adoption;
 mod api_keys;
+mod append_once;
+mod audit;
+mod auth_sessions;
 mod cancel;
 mod context;
 mod feed;
 mod fire;
 mod hostile;
 mod instances;
+mod limits;
 mod permits;
 mod races;
 mod recover;
@@ -30,6 +37,8 @@ mod settings;
 mod sweeps;
 mod tasks;
 mod tickets;
+mod users;
+mod webhooks;
 
 pub use backend::Backend;
 
@@ -129,6 +138,16 @@ cases! { $
         lists_are_filtered_and_newest_first,
         runs_of_one_firing_are_leased_oldest_occurrence_first,
     }
+    adoption {
+        a_run_that_has_not_started_adopts_further_messages,
+        a_run_that_somebody_else_asked_for_adopts_too,
+        a_waiting_run_adopts,
+        a_running_run_refuses_and_keeps_no_claim,
+        other_policies_adopt_nothing,
+        equal_deliveries_make_one_run,
+        different_messages_at_once_share_one_run,
+        an_adopted_message_is_carried_out_by_a_run_that_starts_later,
+    }
     permits {
         a_key_admits_its_maximum_and_the_rest_wait,
         runs_without_a_key_pass_those_that_wait,
@@ -185,6 +204,16 @@ cases! { $
         a_room_that_is_made_again_has_another_epoch,
         replicas_agree_on_the_epoch,
     }
+    append_once {
+        a_repeated_batch_is_answered_as_the_first,
+        without_a_once_key_every_batch_is_new,
+        a_batch_that_was_refused_as_a_whole_keeps_no_claim,
+        message_ids_are_deduplicated_under_a_once_key_too,
+        the_audit_entry_goes_with_the_events,
+        equal_keys_at_once_append_once,
+        an_abandoned_batch_is_appended_once_or_can_be_again,
+        batches_of_rooms_in_opposite_order_do_not_block_each_other,
+    }
     feed {
         a_first_tick_and_a_foreign_cursor_ask_for_a_resync,
         a_tick_from_the_same_cursor_reads_the_same,
@@ -197,21 +226,40 @@ cases! { $
         a_request_to_cancel_signals_the_run,
         room_writes_signal_the_room,
         administration_signals_what_it_changed,
+        only_what_ends_before_its_time_is_signalled_as_revoked,
         next_due_is_nothing_in_an_empty_database,
         next_due_names_the_earliest_of_each_kind,
         a_sweep_keeps_what_readers_may_still_need,
         a_write_raises_a_hint_where_hints_arrive,
     }
-    tickets {
-        a_ticket_is_burned_once_with_all_it_carried,
-        an_expired_ticket_is_refused_and_gone,
-        sweep_deletes_expired_tickets_only,
+    users {
+        a_made_user_reads_back_and_can_sign_in,
+        a_user_of_another_issuer_has_no_password,
+        names_and_ids_are_unique,
+        an_edit_needs_the_version_that_was_read,
+        an_edit_without_a_change_keeps_the_version,
+        a_new_role_leaves_sessions_and_tickets_alone,
+        disabling_ends_all_sessions_and_tickets,
+        a_new_password_ends_all_sessions_but_the_kept_one,
+        a_password_is_rehashed_only_over_the_hash_that_was_verified,
+        a_deleted_user_leaves_nothing_behind,
+        users_are_listed_in_the_order_of_their_ids,
     }
-    instances {
-        a_registered_replica_is_listed_as_it_announced_itself,
-        replicas_are_listed_oldest_first_until_they_leave,
-        a_live_lease_can_be_prolonged,
-        an_expired_replica_is_gone_for_good,
+    auth_sessions {
+        a_started_session_reads_back,
+        nobody_who_is_disabled_or_unknown_signs_in,
+        each_refresh_token_is_succeeded_by_the_next,
+        a_lost_answer_can_be_asked_for_again,
+        an_unused_successor_is_replaced_by_another_one,
+        a_token_two_generations_old_ends_the_session,
+        an_expired_session_is_invalid,
+        a_refresh_prolongs_a_session_but_not_beyond_its_end,
+        an_ended_session_takes_its_tickets_along,
+        all_sessions_but_one_can_be_ended,
+        sessions_are_listed_in_the_order_of_their_start,
+        revoked_credentials_are_told_from_those_that_work,
+        thousands_of_credentials_are_asked_about_at_once,
+        sweep_forgets_sessions_that_ended_by_themselves,
     }
     api_keys {
         a_key_is_found_by_its_hash,
@@ -219,20 +267,66 @@ cases! { $
         an_expired_key_is_not_valid,
         a_revoked_key_is_not_valid_and_is_revoked_once,
         keys_are_listed_oldest_first,
+        a_revoked_key_takes_its_tickets_along,
+    }
+    tickets {
+        a_ticket_is_burned_once_with_all_it_carried,
+        an_expired_ticket_is_refused_and_gone,
+        sweep_deletes_expired_tickets_only,
+        a_ticket_knows_what_it_hangs_on,
+    }
+    instances {
+        a_registered_replica_is_listed_as_it_announced_itself,
+        replicas_are_listed_oldest_first_until_they_leave,
+        a_live_lease_can_be_prolonged,
+        an_expired_replica_is_gone_for_good,
     }
     settings {
         fleet_settings_start_as_defaults_with_version_zero,
         put_writes_only_over_the_expected_version,
     }
+    webhooks {
+        a_task_has_secrets_newest_first,
+        a_secret_needs_a_task,
+        secrets_stay_with_a_task_that_is_renamed,
+        an_expired_secret_works_no_more_but_is_listed,
+        only_so_many_secrets_work_at_once,
+        a_deleted_secret_works_no_more,
+        sweep_deletes_expired_secrets_and_those_of_deleted_tasks,
+        racing_additions_keep_the_maximum,
+    }
+    limits {
+        the_burst_comes_at_once_and_says_what_is_left,
+        all_replicas_share_a_key,
+        waiting_as_long_as_told_is_enough,
+        a_denial_changes_nothing,
+        more_than_the_burst_is_never_there,
+        a_changed_rate_holds_at_once,
+        the_greatest_rates_and_costs_are_decided,
+        several_keys_are_taken_all_or_none,
+        sweep_forgets_unused_keys_only,
+        replicas_together_allow_no_more_than_the_rate,
+        replicas_take_several_keys_all_or_none,
+    }
+    audit {
+        an_entry_reads_back_as_it_was_written,
+        every_administrative_write_leaves_its_entry,
+        what_was_not_done_leaves_no_entry,
+        entries_are_found_by_what_they_say,
+        entries_are_found_by_their_time,
+        pages_go_both_ways,
+        sweep_deletes_old_entries_in_batches,
+    }
     context {
         a_repeated_task_creation_is_replayed,
         a_repeated_trigger_is_replayed_also_after_the_run_ended,
         repeated_rooms_and_keys_are_replayed,
+        repeated_users_and_secrets_are_replayed,
+        a_repeated_ticket_is_not_shown_again,
         scopes_separate_equal_keys,
         a_refusal_keeps_no_claim,
         an_expired_claim_is_overwritten,
         sweep_forgets_expired_claims_only,
-        every_write_takes_an_audit_entry,
         a_lost_race_on_a_name_leaves_no_signal,
     }
     hostile {
@@ -244,6 +338,11 @@ cases! { $
         a_run_may_have_a_million_attempts,
         centuries_of_delay_are_kept,
         names_are_stored_as_they_are,
+        clients_may_call_themselves_anything,
+        the_audit_log_takes_any_text,
+        keys_of_limits_may_be_any_text,
+        the_longest_names_of_users_are_kept,
+        a_cursor_that_was_not_made_here_is_refused_or_harmless,
     }
     races {
         equal_once_keys_have_one_effect,
@@ -272,5 +371,16 @@ cases! { $
         first_events_of_a_user_share_one_room,
         equal_message_ids_are_appended_once,
         rooms_in_opposite_order_do_not_block_each_other_for_ever,
+    }
+    account_races {
+        one_user_gets_a_contended_name,
+        one_of_many_edits_of_a_user_wins,
+        a_rehash_never_undoes_a_new_password,
+        equal_refreshes_keep_one_chain,
+        of_many_successors_the_last_one_lives,
+        reuse_ends_a_session_once_whoever_refreshes_it,
+        a_session_that_was_ended_is_refreshed_no_more,
+        a_new_password_and_refreshes_agree_on_who_is_left,
+        nothing_outlives_the_end_of_its_user,
     }
 }

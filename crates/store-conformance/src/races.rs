@@ -12,23 +12,16 @@ use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Overlap, Task};
 use switchboard_store_api::{
-    BurnOutcome, OnceRecord, PutOutcome, RoomCreateOutcome, RunFilter, Stores, TaskCreateOutcome, TaskUpdateOutcome,
+    BurnOutcome, PutOutcome, RoomCreateOutcome, RunFilter, Stores, TaskCreateOutcome, TaskUpdateOutcome,
     TriggerOutcome, Written,
 };
 
 use crate::Backend;
+use crate::accounts::{issue, new_api_key, new_ticket};
 use crate::fixtures::{
-    ALL, LONG, create, eventually, every, list, new_api_key, new_room, new_run, new_ticket, now, once, replicas, spec,
-    system, task, together, until,
+    ALL, LONG, contend, create, eventually, every, list, new_room, new_run, now, once, replayed, replicas, spec,
+    system, task, until,
 };
-
-/// Starts `count` contenders, spread over the replicas.
-async fn contend<F>(stores: &[Stores], count: usize, contender: impl Fn(Stores, usize) -> F) -> Vec<F::Output>
-where
-    F: Future<Output: Send + 'static> + Send + 'static,
-{
-    together((0..count).map(|n| contender(stores[n % stores.len()].clone(), n))).await
-}
 
 pub(crate) async fn equal_once_keys_have_one_effect(backend: &dyn Backend) {
     let stores = replicas(backend, 4).await;
@@ -42,14 +35,14 @@ pub(crate) async fn equal_once_keys_have_one_effect(backend: &dyn Backend) {
     let id = runs[0].id;
     let made = Written::Now(TriggerOutcome::Created(id));
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == made).count(), 1);
-    let replayed = Written::Replayed(OnceRecord { result_id: id.as_uuid() });
+    let replayed = replayed(id.as_uuid());
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == replayed).count(), 19);
 }
 
 pub(crate) async fn one_of_many_parallel_burns_gets_the_ticket(backend: &dyn Backend) {
     let stores = replicas(backend, 4).await;
     let ticket = new_ticket("one", LONG);
-    stores[0].tickets.issue(&system(), &ticket).await.unwrap();
+    issue(&stores[0], &ticket).await;
     let hash = ticket.hash;
     let outcomes = contend(&stores, 100, |stores, _| async move { stores.tickets.burn(hash).await.unwrap() }).await;
     assert_eq!(outcomes.iter().filter(|outcome| matches!(outcome, BurnOutcome::Burned(_))).count(), 1);

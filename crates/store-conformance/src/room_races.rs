@@ -1,11 +1,8 @@
 //! Races of publishers: positions without holes, and a feed that skips nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 
 use rand::Rng as _;
 use rand::rngs::StdRng;
@@ -15,7 +12,8 @@ use switchboard_store_api::{AppendOutcome, StoreResult, Stores};
 
 use crate::Backend;
 use crate::fixtures::{
-    Patience, Reader, append, create_room, event, eventually, named, new_room, random, replicas, together, with_id,
+    Patience, Reader, abandoned, append, create_room, event, eventually, named, new_room, random, replicas, together,
+    with_id,
 };
 
 const ROOMS: [&str; 4] = ["a", "b", "user:7", "dm:x:y"];
@@ -24,20 +22,6 @@ const BATCHES: usize = 8;
 
 /// Where each message was said to stand.
 type Placed = BTreeMap<(String, String), i64>;
-
-/// Polls a future at most `polls` times and then drops it, as a caller that goes away does.
-async fn abandoned<F: Future>(future: F, mut polls: u32) -> Option<F::Output> {
-    let mut future = pin!(future);
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending if polls <= 1 => Poll::Ready(None),
-        Poll::Pending => {
-            polls -= 1;
-            Poll::Pending
-        }
-    })
-    .await
-}
 
 /// Appends a batch; goes away in the middle some times, and repeats until there is an answer.
 async fn insist(stores: &Stores, batch: &[NewEvent], random: &mut StdRng) -> Vec<AppendOutcome> {

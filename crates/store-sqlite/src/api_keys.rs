@@ -89,6 +89,13 @@ async fn revoke(change: &mut Change, context: WriteContext, id: ApiKeyId) -> DbR
     if revoked.rows_affected() == 0 {
         return Ok(false);
     }
+    sqlx::query(
+        "-- tickets.delete_of_key
+        DELETE FROM tickets WHERE key_id = ?",
+    )
+    .bind(id.as_uuid())
+    .execute(&mut change.connection)
+    .await?;
     change.signal(SignalKind::ApiKeyRevoked, id.to_string(), 0);
     context::audit(change, &context).await?;
     Ok(true)

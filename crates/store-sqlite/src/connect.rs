@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -37,16 +38,39 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 const STATEMENTS: usize = 200;
 
 /// Takes the lock that keeps a second process away; the operating system frees it with the process.
+///
+/// The side file lies beside the database itself, so that every path that leads there meets the same lock.
 pub(crate) fn lock(path: &Path) -> Result<Flock<File>, OpenError> {
-    let mut side = OsString::from(path);
-    side.push("-lock");
-    let side = PathBuf::from(side);
+    let canonical = canonical(path).map_err(|source| OpenError::LockFile { path: side_file(path), source })?;
+    let side = side_file(&canonical);
     let fault = |source| OpenError::LockFile { path: side.clone(), source };
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&side).map_err(fault)?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
         Errno::EWOULDBLOCK => OpenError::InUse { path: path.to_owned() },
         errno => fault(errno.into()),
     })
+}
+
+/// Names the side file of the lock.
+fn side_file(path: &Path) -> PathBuf {
+    let mut side = OsString::from(path);
+    side.push("-lock");
+    side.into()
+}
+
+/// Resolves all links of a path, also of one whose file is still to be made.
+fn canonical(path: &Path) -> io::Result<PathBuf> {
+    let error = match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => error,
+        resolved => return resolved,
+    };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (path.read_link(), path.file_name()) {
+        // The file will be made where the link points. Links in a circle have another error.
+        (Ok(target), _) => canonical(&folder.join(target)),
+        (Err(_), Some(name)) => Ok(folder.canonicalize()?.join(name)),
+        (Err(_), None) => Err(error),
+    }
 }
 
 /// Opens the only connection that writes.

@@ -4,11 +4,14 @@
 //! stay in the process. Nothing outside this crate learns what is in the file.
 
 mod api_keys;
+mod audit;
+mod auth_sessions;
 mod connect;
 mod context;
 mod error;
 mod feed;
 mod instances;
+mod limits;
 mod migrate;
 mod once;
 mod rooms;
@@ -17,6 +20,8 @@ mod runs;
 mod settings;
 mod tasks;
 mod tickets;
+mod users;
+mod webhooks;
 mod writer;
 
 use std::sync::Arc;
@@ -85,6 +90,11 @@ fn stores(database: Arc<Database>) -> Stores {
         tickets: database.clone(),
         instances: database.clone(),
         api_keys: database.clone(),
+        users: database.clone(),
+        auth_sessions: database.clone(),
+        limits: database.clone(),
+        webhooks: database.clone(),
+        audit: database.clone(),
         settings: database.clone(),
         once: database.clone(),
         feed: database,

@@ -8,8 +8,11 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{FromRow, Row as _};
 use switchboard_model::Timestamp;
 use switchboard_model::api_key::ApiKey;
+use switchboard_model::audit::AuditRecord;
+use switchboard_model::auth_session::{AuthSession, Credential, SignedIn};
 use switchboard_model::fire::DueTask;
-use switchboard_model::ids::{ApiKeyId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId};
+use switchboard_model::identity::UserId;
+use switchboard_model::ids::{ApiKeyId, AuditId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId};
 use switchboard_model::instance::Instance;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
@@ -18,6 +21,8 @@ use switchboard_model::run::{Run, SkipRange};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_model::ticket::Ticket;
+use switchboard_model::user::User;
+use switchboard_model::webhook::WebhookSecret;
 use switchboard_store_api::StoreError;
 use uuid::Uuid;
 
@@ -235,9 +240,15 @@ impl FromRow<'_, SqliteRow> for Stored<StoredEvent> {
 
 impl FromRow<'_, SqliteRow> for Stored<Ticket> {
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        let user_id: UserId = parsed(row, "user_id")?;
+        let minted_by = match (row.try_get("session_id")?, row.try_get("key_id")?) {
+            (Some(id), _) => Credential::Session(SessionId::from_uuid(id)),
+            (None, Some(id)) => Credential::ApiKey(ApiKeyId::from_uuid(id)),
+            (None, None) => Credential::User(user_id.clone()),
+        };
         Ok(Self(Ticket {
-            user_id: parsed(row, "user_id")?,
-            session_id: row.try_get::<Option<Uuid>, _>("session_id")?.map(SessionId::from_uuid),
+            user_id,
+            minted_by,
             origin: row.try_get("origin")?,
             grants: decoded(row, "grants")?,
             expires_at: time(row, "expires_at")?,
@@ -270,6 +281,69 @@ impl FromRow<'_, SqliteRow> for Stored<ApiKey> {
             created_at: time(row, "created_at")?,
             expires_at: time_option(row, "expires_at")?,
             revoked_at: time_option(row, "revoked_at")?,
+        }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<User> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(User {
+            id: parsed(row, "id")?,
+            name: parsed(row, "name")?,
+            role: parsed(row, "role")?,
+            has_password: row.try_get::<Option<&str>, _>("password")?.is_some(),
+            is_disabled: row.try_get("is_disabled")?,
+            version: row.try_get("version")?,
+            created_at: time(row, "created_at")?,
+            updated_at: time(row, "updated_at")?,
+        }))
+    }
+}
+
+/// The statement names the columns that `users` has too: `session_id` and `started_at`.
+impl FromRow<'_, SqliteRow> for Stored<AuthSession> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(AuthSession {
+            id: SessionId::from_uuid(row.try_get("session_id")?),
+            user_id: parsed(row, "user_id")?,
+            client: row.try_get("client")?,
+            created_at: time(row, "started_at")?,
+            refreshed_at: time(row, "refreshed_at")?,
+            expires_at: time(row, "expires_at")?,
+            ends_at: time(row, "ends_at")?,
+        }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<SignedIn> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        let (Stored(user), Stored(session)) = (FromRow::from_row(row)?, FromRow::from_row(row)?);
+        Ok(Self(SignedIn { user, session }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<WebhookSecret> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(WebhookSecret {
+            id: WebhookSecretId::from_uuid(row.try_get("id")?),
+            task_id: TaskId::from_uuid(row.try_get("task_id")?),
+            created_at: time(row, "created_at")?,
+            expires_at: time_option(row, "expires_at")?,
+        }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<AuditRecord> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(AuditRecord {
+            id: AuditId::from_uuid(row.try_get("id")?),
+            at: time(row, "at")?,
+            actor: row.try_get("actor")?,
+            request_id: row.try_get("request_id")?,
+            action: row.try_get("action")?,
+            subject: row.try_get("subject")?,
+            before: json_option(row, "before")?,
+            after: json_option(row, "after")?,
         }))
     }
 }

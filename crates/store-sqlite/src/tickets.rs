@@ -2,32 +2,43 @@
 
 use async_trait::async_trait;
 use switchboard_model::Timestamp;
-use switchboard_model::ids::SessionId;
+use switchboard_model::auth_session::Credential;
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::ticket::{NewTicket, Ticket};
-use switchboard_store_api::{BurnOutcome, StoreResult, TicketStore, WriteContext};
+use switchboard_store_api::{BurnOutcome, StoreResult, TicketStore, WriteContext, Written};
+use uuid::Uuid;
 
 use crate::error::DbResult;
 use crate::rows::{Stored, instant, later, micros};
 use crate::writer::{Change, Lane};
 use crate::{Database, context};
 
-async fn issue(change: &mut Change, context: WriteContext, ticket: NewTicket) -> DbResult<Timestamp> {
+async fn issue(change: &mut Change, context: WriteContext, ticket: NewTicket) -> DbResult<Written<Timestamp>> {
+    if let Some(replayed) = context::replay(change, &context).await? {
+        return Ok(replayed);
+    }
+    let (session_id, key_id) = match ticket.minted_by {
+        Credential::Session(id) => (Some(id.as_uuid()), None),
+        Credential::ApiKey(id) => (None, Some(id.as_uuid())),
+        Credential::User(_) => (None, None),
+    };
     let expires_at = later(change.now, ticket.ttl);
     sqlx::query(
         "-- tickets.issue
-        INSERT INTO tickets (hash, user_id, session_id, origin, grants, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
+        INSERT INTO tickets (hash, user_id, session_id, key_id, origin, grants, expires_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(ticket.hash.as_bytes())
     .bind(ticket.user_id.as_str())
-    .bind(ticket.session_id.map(SessionId::as_uuid))
+    .bind(session_id)
+    .bind(key_id)
     .bind(ticket.origin)
     .bind(serde_json::to_string(&ticket.grants)?)
     .bind(expires_at)
     .execute(&mut change.connection)
     .await?;
-    context::audit(change, &context).await?;
-    instant(expires_at)
+    context::complete(change, &context, Uuid::new_v4()).await?;
+    Ok(Written::Now(instant(expires_at)?))
 }
 
 async fn burn(change: &mut Change, hash: SecretHash) -> DbResult<BurnOutcome> {
@@ -61,7 +72,7 @@ async fn sweep(change: &mut Change, limit: u32) -> DbResult<u64> {
 #[async_trait]
 impl TicketStore for Database {
     #[tracing::instrument(name = "db.tickets.issue", level = "debug", skip_all)]
-    async fn issue(&self, context: &WriteContext, ticket: &NewTicket) -> StoreResult<Timestamp> {
+    async fn issue(&self, context: &WriteContext, ticket: &NewTicket) -> StoreResult<Written<Timestamp>> {
         let (context, ticket) = (context.clone(), ticket.clone());
         self.writer.write(Lane::Normal, |change| Box::pin(issue(change, context, ticket))).await
     }

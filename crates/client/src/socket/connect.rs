@@ -109,7 +109,7 @@ mod tests {
     use crate::client::ClientOptions;
 
     fn request(base_url: &str, auth: fn(SecretText) -> SocketAuth) -> Request {
-        let client = Client::new(ClientOptions { base_url: base_url.into(), api_key: None }).unwrap();
+        let client = Client::new(ClientOptions { base_url: base_url.into(), credential: None }).unwrap();
         let ticket = SecretText::from_presented("sbt_x".into());
         let options = SocketOptions { auth: auth(ticket), origin: Some("https://app".into()), event_capacity: 1 };
         client.upgrade_request(&options).unwrap()

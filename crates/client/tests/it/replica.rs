@@ -32,7 +32,7 @@ impl FakeReplica {
     }
 
     pub(crate) fn client(&self) -> Client {
-        Client::new(ClientOptions { base_url: self.url(), api_key: None }).unwrap()
+        Client::new(ClientOptions { base_url: self.url(), credential: None }).unwrap()
     }
 
     /// Takes the next connection and says hello.

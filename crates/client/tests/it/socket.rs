@@ -83,7 +83,7 @@ async fn a_refused_upgrade_tells_the_problem() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let options_of = switchboard_client::ClientOptions {
         base_url: format!("http://{}", listener.local_addr().unwrap()),
-        api_key: None,
+        credential: None,
     };
     let client = switchboard_client::Client::new(options_of).unwrap();
     let script = async {

@@ -6,12 +6,12 @@ use axum::http::StatusCode;
 use switchboard_model::api_key::{API_KEY_PREFIX, ApiKey, NewApiKey};
 use switchboard_model::ids::ApiKeyId;
 use switchboard_model::page::Page;
-use switchboard_model::secret_text::SecretText;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{ApiKeyRequest, ApiKeyResponse};
 use switchboard_store_api::{WriteContext, Written};
 
 use crate::access::Caller;
+use crate::answer::new_secret;
 use crate::error::ApiError;
 use crate::extract::{PageQuery, Path, Query};
 use crate::once::Once;
@@ -28,10 +28,8 @@ pub(crate) async fn create(
 ) -> ApiResult<(StatusCode, Body<ApiKeyResponse>)> {
     let wanted = request.value;
     check(&wanted)?;
-    let secret = SecretText::generate(API_KEY_PREFIX).map_err(|error| {
-        tracing::error!(%error, "there are no random bytes for a key");
-        ApiError::internal()
-    })?;
+    caller.require_all(&wanted.scopes)?;
+    let secret = new_secret(API_KEY_PREFIX)?;
     let id = ApiKeyId::new();
     let context = caller.change("api_key.create", id).after(&wanted)?.context();
     let context = WriteContext { once: request.claim, ..context };

@@ -1,25 +1,29 @@
 //! Events: published to rooms and users, read back as history.
 
+use std::sync::Arc;
+
 use axum::Json as Body;
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use switchboard_events::{EphemeralEvent, refusal};
-use switchboard_model::identity::{ClientKey, RoomName, UserId};
+use switchboard_model::identity::{RoomName, UserId};
+use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{HistoryPage, MessageId, NewEvent};
 use switchboard_model::scope::Scope;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::{Published, ReplyError};
 use switchboard_model::wire::limits::{BATCH_EVENTS, HISTORY_EVENTS};
 use switchboard_model::wire::rest::{PublishBatchRequest, PublishBatchResponse, PublishItem, PublishRequest};
-use switchboard_store_api::AppendOutcome;
+use switchboard_store_api::{AppendAnswer, AppendOutcome, WriteContext, Written};
 
 use crate::access::Caller;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Path, Query, within};
-use crate::once::idempotency_key;
+use crate::once::OnceBody;
 use crate::{ApiResult, App, AppState};
 
 /// Publishes one event or a batch to a room.
@@ -27,11 +31,10 @@ pub(crate) async fn publish_to_room(
     State(app): State<App>,
     caller: Caller,
     Path(room): Path<RoomName>,
-    headers: HeaderMap,
-    body: JsonBody,
+    request: OnceBody,
 ) -> ApiResult<Response> {
     caller.require(&Scope::publish_to(&room))?;
-    publish(&app, &caller, room, &headers, &body).await
+    publish(&app, &caller, room, request).await
 }
 
 /// Publishes one event or a batch to all sockets of a user.
@@ -39,14 +42,13 @@ pub(crate) async fn publish_to_user(
     State(app): State<App>,
     caller: Caller,
     Path(user): Path<UserId>,
-    headers: HeaderMap,
-    body: JsonBody,
+    request: OnceBody,
 ) -> ApiResult<Response> {
     let room = user.room();
     if !caller.allows(&Scope::Users) {
         caller.require(&Scope::publish_to(&room))?;
     }
-    publish(&app, &caller, room, &headers, &body).await
+    publish(&app, &caller, room, request).await
 }
 
 /// Which stretch of history is asked for.
@@ -72,117 +74,164 @@ pub(crate) async fn history(
     page.map(Body).ok_or_else(|| ApiError::not_found("room"))
 }
 
-async fn publish(
-    app: &AppState,
-    caller: &Caller,
-    room: RoomName,
-    headers: &HeaderMap,
-    body: &JsonBody,
-) -> ApiResult<Response> {
+/// Whether the request holds one event or several; the answer has the same form.
+#[derive(Clone, Copy)]
+enum Form {
+    Single,
+    Batch,
+}
+
+async fn publish(app: &AppState, caller: &Caller, room: RoomName, request: OnceBody) -> ApiResult<Response> {
+    let OnceBody { body, claim } = request;
+    let (form, events) = read(&body)?;
+    let batch = Batch::new(&room, caller, events);
+    match claim {
+        None => respond(form, batch.publish(app).await?),
+        Some(claim) => {
+            let context = WriteContext { once: Some(claim), ..caller.context() };
+            batch.publish_once(app, &context, form).await
+        }
+    }
+}
+
+fn read(body: &JsonBody) -> ApiResult<(Form, Vec<PublishRequest>)> {
     /// Tells a batch from a single event before either is read strictly.
     #[derive(Deserialize)]
     struct Shape {
         events: Option<IgnoredAny>,
     }
-    let key = idempotency_key(headers)?;
     if body.decode::<Shape>()?.events.is_none() {
-        let event: PublishRequest = body.decode()?;
-        let item = append(app, caller, &room, vec![(event, key)]).await?.pop().ok_or_else(ApiError::internal)?;
-        return match item {
-            PublishItem::Ok(published) => Ok((StatusCode::CREATED, Body(published)).into_response()),
-            PublishItem::Error(error) => Err(error.into()),
-        };
+        return Ok((Form::Single, vec![body.decode()?]));
     }
     let PublishBatchRequest { events } = body.decode()?;
     if !(1..=BATCH_EVENTS).contains(&events.len()) {
         let detail = format!("must hold between 1 and {BATCH_EVENTS} events");
         return Err(ApiError::field(ErrorCode::ValidationFailed, "events", detail));
     }
-    let keys = batch_keys(key.as_ref(), events.len())?;
-    let items = append(app, caller, &room, events.into_iter().zip(keys).collect()).await?;
-    Ok((StatusCode::CREATED, Body(PublishBatchResponse { items })).into_response())
+    Ok((Form::Batch, events))
 }
 
-/// Derives one message id for each event of a batch, so that a repeated batch is recognised event by event.
-fn batch_keys(key: Option<&ClientKey>, count: usize) -> ApiResult<Vec<Option<ClientKey>>> {
-    let derive = |index| key.map(|key| format!("{key}.{index}").parse()).transpose();
-    (0..count).map(derive).collect::<Result<_, _>>().map_err(|_| {
-        ApiError::field(
-            ErrorCode::ValidationFailed,
-            "idempotency-key",
-            "is too long for a batch; use up to 190 characters",
-        )
-    })
+/// Answers with what became of each event; one that came alone and was refused is an error.
+fn respond(form: Form, mut items: Vec<PublishItem>) -> ApiResult<Response> {
+    if let (Form::Single, Some(PublishItem::Error(_))) = (form, items.first())
+        && let Some(PublishItem::Error(error)) = items.pop()
+    {
+        return Err(error.into());
+    }
+    Ok(published(&encode(form, items)))
 }
 
-/// Publishes events, each with the message id to use when it brings none, and says what became of each.
-async fn append(
-    app: &AppState,
-    caller: &Caller,
-    room: &RoomName,
-    events: Vec<(PublishRequest, Option<ClientKey>)>,
-) -> ApiResult<Vec<PublishItem>> {
-    let mut items = Vec::with_capacity(events.len());
-    let mut durable = Vec::new();
-    let mut places = Vec::new();
-    for (event, key) in events {
-        let msg_id = MessageId::given_or_new(event.msg_id.or(key));
-        let published = Published { msg_id: msg_id.to_string(), position: None, duplicate: false };
-        let (room, name, payload) = (room.clone(), event.event, event.payload);
-        items.push(if name.is_reserved() {
-            let message = format!("event names with the prefixes {} are the server's", name_list());
-            PublishItem::Error(ReplyError::new(ErrorCode::Forbidden, message))
-        } else if event.ephemeral {
-            let event = EphemeralEvent { room, event: name, payload, msg_id };
-            match app.publisher.publish_ephemeral(event).await? {
-                Ok(()) => PublishItem::Ok(published),
-                Err(code) => PublishItem::Error(refusal(code)),
+/// Writes the answer once, so that a repeated request gets the same bytes.
+fn encode(form: Form, mut items: Vec<PublishItem>) -> JsonText {
+    let encoded = match (form, items.first()) {
+        (Form::Single, Some(PublishItem::Ok(published))) => JsonText::encode(published),
+        _ => JsonText::encode(&PublishBatchResponse { items: std::mem::take(&mut items) }),
+    };
+    // Texts and numbers always have a JSON form.
+    encoded.unwrap_or_else(|_| JsonText::null())
+}
+
+fn published(answer: &JsonText) -> Response {
+    (StatusCode::CREATED, [(CONTENT_TYPE, "application/json")], answer.as_str().to_owned()).into_response()
+}
+
+/// The events of a request, sorted by what is done with them.
+struct Batch {
+    /// What each event is answered with, as far as that is known before.
+    items: Vec<PublishItem>,
+    /// Those that are stored, and the places of their items.
+    durable: Vec<NewEvent>,
+    places: Vec<usize>,
+    /// Those that are not stored.
+    ephemeral: Vec<EphemeralEvent>,
+}
+
+impl Batch {
+    fn new(room: &RoomName, caller: &Caller, events: Vec<PublishRequest>) -> Self {
+        let mut batch = Self { items: Vec::new(), durable: Vec::new(), places: Vec::new(), ephemeral: Vec::new() };
+        for event in events {
+            let msg_id = MessageId::given_or_new(event.msg_id);
+            let published = Published { msg_id: msg_id.to_string(), position: None, duplicate: false };
+            let (room, name, payload) = (room.clone(), event.event, event.payload);
+            let mut item = PublishItem::Ok(published);
+            if name.is_reserved() {
+                let message = format!("event names with the prefixes {} are the server's", name_list());
+                item = PublishItem::Error(ReplyError::new(ErrorCode::Forbidden, message));
+            } else if event.ephemeral {
+                let event = EphemeralEvent { room, event: name, payload, msg_id };
+                match event.check() {
+                    Ok(()) => batch.ephemeral.push(event),
+                    Err(code) => item = PublishItem::Error(refusal(code)),
+                }
+            } else {
+                batch.places.push(batch.items.len());
+                batch.durable.push(NewEvent { room, event: name, payload, msg_id, sender: caller.actor() });
             }
-        } else {
-            places.push(items.len());
-            durable.push(NewEvent { room, event: name, payload, msg_id, sender: caller.actor() });
-            PublishItem::Ok(published)
+            batch.items.push(item);
+        }
+        batch
+    }
+
+    async fn publish(self, app: &AppState) -> ApiResult<Vec<PublishItem>> {
+        let Self { items, durable, places, ephemeral } = self;
+        for event in ephemeral {
+            // What is refused was found out before.
+            let _ = app.publisher.publish_ephemeral(event).await?;
+        }
+        if durable.is_empty() {
+            return Ok(items);
+        }
+        let outcomes = app.publisher.publish_batch(durable).await?;
+        Ok(settled(items, &places, &outcomes))
+    }
+
+    /// Publishes under an idempotency key. The answer is stored with the events, and a repetition reads it.
+    async fn publish_once(self, app: &AppState, context: &WriteContext, form: Form) -> ApiResult<Response> {
+        let Self { items, durable, places, ephemeral } = self;
+        if durable.is_empty() && ephemeral.is_empty() {
+            return respond(form, items);
+        }
+        let answer: AppendAnswer = Arc::new({
+            let (items, places) = (items.clone(), places.clone());
+            move |outcomes| encode(form, settled(items.clone(), &places, outcomes))
         });
+        match app.publisher.publish_once(context, durable, answer).await? {
+            Written::Now(outcomes) => {
+                for event in ephemeral {
+                    // The key is taken and the answer is given: an event that may be lost is lost.
+                    let _ = app.publisher.publish_ephemeral(event).await;
+                }
+                respond(form, settled(items, &places, &outcomes))
+            }
+            Written::Replayed(record) => record.result.as_ref().map(published).ok_or_else(ApiError::internal),
+            Written::Mismatch => Err(ApiError::idempotency_mismatch()),
+        }
     }
-    if durable.is_empty() {
-        return Ok(items);
+}
+
+/// Writes into the items of the stored events what became of each.
+fn settled(mut items: Vec<PublishItem>, places: &[usize], outcomes: &[AppendOutcome]) -> Vec<PublishItem> {
+    for (place, outcome) in places.iter().zip(outcomes) {
+        settle(&mut items[*place], outcome);
     }
-    let outcomes = app.publisher.publish_batch(durable).await?;
-    for (place, outcome) in places.into_iter().zip(outcomes) {
-        settle(&mut items[place], outcome);
-    }
-    Ok(items)
+    items
 }
 
 /// Writes into the item of an event what became of it.
-fn settle(item: &mut PublishItem, outcome: AppendOutcome) {
+fn settle(item: &mut PublishItem, outcome: &AppendOutcome) {
     match (&mut *item, outcome) {
-        (PublishItem::Ok(published), AppendOutcome::Appended { position, .. }) => published.position = Some(position),
+        (PublishItem::Ok(published), AppendOutcome::Appended { position, .. }) => {
+            published.position = Some(position.clone());
+        }
         (PublishItem::Ok(published), AppendOutcome::Duplicate(position)) => {
-            published.position = Some(position);
+            published.position = Some(position.clone());
             published.duplicate = true;
         }
-        (item, AppendOutcome::Refused(code)) => *item = PublishItem::Error(refusal(code)),
+        (item, AppendOutcome::Refused(code)) => *item = PublishItem::Error(refusal(*code)),
         (PublishItem::Error(_), _) => {}
     }
 }
 
 fn name_list() -> String {
     switchboard_model::identity::EventName::RESERVED.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_batch_derives_one_message_id_for_each_event() {
-        let key: ClientKey = "k".parse().unwrap();
-        let keys = batch_keys(Some(&key), 3).unwrap();
-        let texts: Vec<_> = keys.iter().flatten().map(ClientKey::as_str).collect();
-        assert_eq!(texts, ["k.0", "k.1", "k.2"]);
-        assert_eq!(batch_keys(None, 2).unwrap(), [None, None]);
-        let long: ClientKey = "k".repeat(200).parse().unwrap();
-        assert!(batch_keys(Some(&long), 1).is_err());
-    }
 }

@@ -4,17 +4,18 @@ use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
+use serde_json::json;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::Page;
 use switchboard_model::run::{Run, RunState};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{CancelProgress, CancelResponse};
-use switchboard_store_api::{CancelOutcome, RetryOutcome, RunFilter};
+use switchboard_store_api::{CancelOutcome, RetryOutcome, RunFilter, WriteContext};
 
 use crate::access::Caller;
 use crate::error::ApiError;
 use crate::extract::{Path, Query, page};
-use crate::{ApiResult, App};
+use crate::{ApiResult, App, AppState};
 
 /// Which runs are asked for.
 #[derive(Debug, Deserialize)]
@@ -34,7 +35,7 @@ pub(crate) async fn list(State(app): State<App>, Query(query): Query<RunQuery>) 
 
 /// Returns a run.
 pub(crate) async fn get(State(app): State<App>, Path(id): Path<RunId>) -> ApiResult<Body<Run>> {
-    app.stores.runs.get(id).await?.map(Body).ok_or_else(|| ApiError::not_found("run"))
+    existing(&app, id).await.map(Body)
 }
 
 /// Cancels a run, or asks whoever executes it to stop.
@@ -43,7 +44,8 @@ pub(crate) async fn cancel(
     caller: Caller,
     Path(id): Path<RunId>,
 ) -> ApiResult<(StatusCode, Body<CancelResponse>)> {
-    let outcome = match app.stores.runs.cancel(&caller.context(), id).await? {
+    let context = intervention(&app, &caller, "run.cancel", id).await?;
+    let outcome = match app.stores.runs.cancel(&context, id).await? {
         CancelOutcome::Cancelled => CancelProgress::Cancelled,
         CancelOutcome::Requested => CancelProgress::Requested,
         CancelOutcome::Ended(state) => {
@@ -57,7 +59,8 @@ pub(crate) async fn cancel(
 /// Queues an ended run again.
 pub(crate) async fn retry(State(app): State<App>, caller: Caller, Path(id): Path<RunId>) -> ApiResult<StatusCode> {
     let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
-    match app.stores.runs.retry(&caller.context(), id).await? {
+    let context = intervention(&app, &caller, "run.retry", id).await?;
+    match app.stores.runs.retry(&context, id).await? {
         RetryOutcome::Queued => Ok(StatusCode::ACCEPTED),
         RetryOutcome::NotEnded(state) => conflict(format!("the run has not ended: it is {state}; cancel it first")),
         RetryOutcome::Active(active) => {
@@ -65,4 +68,19 @@ pub(crate) async fn retry(State(app): State<App>, caller: Caller, Path(id): Path
         }
         RetryOutcome::NotFound => Err(ApiError::not_found("run")),
     }
+}
+
+/// Reads a run.
+///
+/// # Errors
+/// `not_found` when there is none.
+pub(super) async fn existing(app: &AppState, id: RunId) -> ApiResult<Run> {
+    app.stores.runs.get(id).await?.ok_or_else(|| ApiError::not_found("run"))
+}
+
+/// Describes what a person does to a run, and how it was just before.
+async fn intervention(app: &AppState, caller: &Caller, action: &'static str, id: RunId) -> ApiResult<WriteContext> {
+    let run = existing(app, id).await?;
+    let before = json!({"task_id": run.task_id, "state": run.state, "attempt": run.attempt});
+    Ok(caller.change(action, id).before(&before)?.context())
 }

@@ -1,19 +1,18 @@
-//! Tasks: definitions, edits, triggers and skipped occurrences.
+//! Tasks: definitions, edits and skipped occurrences.
 
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use switchboard_model::identity::TaskName;
-use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::ids::TaskId;
 use switchboard_model::page::Page;
-use switchboard_model::run::{NewRun, SkipRange, Trigger};
+use switchboard_model::run::SkipRange;
 use switchboard_model::schedule::{self, ScheduleError, Upcoming};
-use switchboard_model::task::{Action, Task, TaskSpec, TaskSpecError};
+use switchboard_model::task::{Task, TaskSpec, TaskSpecError};
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::rest::{PREVIEW_MOST, PreviewRequest, TaskUpdate, TriggerRequest, TriggerResponse};
-use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome, TriggerOutcome, WriteContext, Written};
+use switchboard_model::wire::rest::{PREVIEW_MOST, PreviewRequest, TaskUpdate};
+use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome, WriteContext, Written};
 
 use crate::access::Caller;
 use crate::answer::Created;
@@ -29,7 +28,7 @@ pub(crate) async fn create(
     request: Once<TaskSpec>,
 ) -> ApiResult<Created<Task>> {
     let (id, spec) = (TaskId::new(), request.value);
-    refuse_reserved_event(&spec)?;
+    caller.require_action(&spec)?;
     let context = caller.change("task.create", id).after(&spec)?.context();
     let context = WriteContext { once: request.claim, ..context };
     let task = match app.stores.tasks.create(&context, id, &spec).await? {
@@ -43,17 +42,6 @@ pub(crate) async fn create(
         Written::Mismatch => return Err(ApiError::idempotency_mismatch()),
     };
     Ok(Created::new(&app.options, &format!("/api/v1/tasks/{}", task.id), task))
-}
-
-/// Refuses actions that would publish in the name of the server.
-fn refuse_reserved_event(spec: &TaskSpec) -> ApiResult<()> {
-    match &spec.action {
-        Action::Event(action) if action.event.is_reserved() => {
-            let detail = format!("{} is reserved to the server; choose another name", action.event);
-            Err(ApiError::field(ErrorCode::ValidationFailed, "action.event.event", detail))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Lists tasks in the order of their creation.
@@ -85,11 +73,6 @@ pub(crate) async fn get(State(app): State<App>, Path(id): Path<TaskId>) -> ApiRe
     existing(&app, id).await.map(Body)
 }
 
-/// Finds a task by name.
-pub(crate) async fn find(State(app): State<App>, Path(name): Path<TaskName>) -> ApiResult<Body<Task>> {
-    app.stores.tasks.find(&name).await?.map(Body).ok_or_else(|| ApiError::not_found("task"))
-}
-
 /// Replaces the definition of a task, unless somebody edited it in between.
 pub(crate) async fn update(
     State(app): State<App>,
@@ -97,7 +80,7 @@ pub(crate) async fn update(
     Path(id): Path<TaskId>,
     Json(update): Json<TaskUpdate>,
 ) -> ApiResult<Body<Task>> {
-    refuse_reserved_event(&update.spec)?;
+    caller.require_action(&update.spec)?;
     // If somebody edits in between, the version does not match and this state is not written down.
     let before = existing(&app, id).await?;
     let context = caller.change("task.update", id).before(&before.spec)?.after(&update.spec)?.context();
@@ -126,57 +109,18 @@ pub(crate) async fn delete(State(app): State<App>, caller: Caller, Path(id): Pat
 
 /// Takes the schedule of a task out of force.
 pub(crate) async fn pause(State(app): State<App>, caller: Caller, Path(id): Path<TaskId>) -> ApiResult<Body<Task>> {
-    let context = caller.change("task.pause", id).after(&json!({"is_active": false}))?.context();
+    let [before, after] = [true, false].map(|is_active| json!({"is_active": is_active}));
+    let context = caller.change("task.pause", id).before(&before)?.after(&after)?.context();
     let task = app.stores.tasks.set_active(&context, id, false).await?;
     task.map(Body).ok_or_else(|| ApiError::not_found("task"))
 }
 
 /// Puts the schedule of a task in force again.
 pub(crate) async fn resume(State(app): State<App>, caller: Caller, Path(id): Path<TaskId>) -> ApiResult<Body<Task>> {
-    let context = caller.change("task.resume", id).after(&json!({"is_active": true}))?.context();
+    let [before, after] = [false, true].map(|is_active| json!({"is_active": is_active}));
+    let context = caller.change("task.resume", id).before(&before)?.after(&after)?.context();
     let task = app.stores.tasks.set_active(&context, id, true).await?;
     task.map(Body).ok_or_else(|| ApiError::not_found("task"))
-}
-
-/// Makes a run of a task, unless its policies or an active run with the same key forbid it.
-pub(crate) async fn trigger(
-    State(app): State<App>,
-    caller: Caller,
-    Path(task_id): Path<TaskId>,
-    request: Once<TriggerRequest>,
-) -> ApiResult<Response> {
-    let run = NewRun {
-        id: RunId::new(),
-        task_id,
-        trigger: Trigger::Manual,
-        input: request.value.input,
-        delay: request.value.delay.unwrap_or_default(),
-        dedupe_key: request.value.dedupe_key,
-    };
-    let context = WriteContext { once: request.claim, ..caller.context() };
-    let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
-    let run_id = match app.stores.runs.trigger(&context, &run).await? {
-        Written::Now(TriggerOutcome::Created(run_id)) => run_id,
-        Written::Now(TriggerOutcome::Duplicate(run_id)) => {
-            return Ok(Body(TriggerResponse { run_id, duplicate: true }).into_response());
-        }
-        Written::Now(TriggerOutcome::Active(active)) => {
-            return conflict(format!(
-                "run {active} of this task is active and its overlap policy is skip; wait for it, cancel it, or change the policy"
-            ));
-        }
-        Written::Now(TriggerOutcome::QueueFull) => {
-            return conflict(
-                "as many runs of this task are waiting as its queue_max allows; wait, cancel some, or raise it"
-                    .to_owned(),
-            );
-        }
-        Written::Now(TriggerOutcome::TaskNotFound) => return Err(ApiError::not_found("task")),
-        Written::Replayed(record) => RunId::from_uuid(record.result_id),
-        Written::Mismatch => return Err(ApiError::idempotency_mismatch()),
-    };
-    let answer = TriggerResponse { run_id, duplicate: false };
-    Ok(Created::new(&app.options, &format!("/api/v1/runs/{run_id}"), answer).into_response())
 }
 
 /// Lists the occurrences of a task that did not run, newest first.
@@ -190,7 +134,11 @@ pub(crate) async fn skips(
     Ok(Body(app.stores.tasks.skips(id, &page).await?))
 }
 
-async fn existing(app: &AppState, id: TaskId) -> ApiResult<Task> {
+/// Reads a task.
+///
+/// # Errors
+/// `not_found` when there is none.
+pub(super) async fn existing(app: &AppState, id: TaskId) -> ApiResult<Task> {
     app.stores.tasks.get(id).await?.ok_or_else(|| ApiError::not_found("task"))
 }
 

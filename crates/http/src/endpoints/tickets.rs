@@ -1,50 +1,68 @@
-//! Tickets: minted by the application's server, each opens one socket.
+//! Tickets: minted by the application's server for anybody, and by users for themselves; each opens one socket.
 
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use switchboard_model::scope::Scope;
-use switchboard_model::secret_text::SecretText;
 use switchboard_model::ticket::{NewTicket, RoomPattern, TICKET_PREFIX, TICKET_TTL};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{TicketRequest, TicketResponse};
+use switchboard_store_api::{WriteContext, Written};
 
 use crate::access::Caller;
+use crate::answer::new_secret;
 use crate::error::ApiError;
-use crate::extract::Json;
+use crate::once::Once;
 use crate::{ApiResult, App};
 
 /// The longest origin, in bytes: a scheme, the longest host name and a port.
 const ORIGIN_BYTES: usize = 300;
 
-/// Mints a ticket. It is no creation in the sense of idempotency keys: a secret cannot be shown twice.
+/// Mints a ticket.
 pub(crate) async fn mint(
     State(app): State<App>,
     caller: Caller,
-    Json(request): Json<TicketRequest>,
+    request: Once<TicketRequest>,
 ) -> ApiResult<(StatusCode, Body<TicketResponse>)> {
-    if request.origin.as_deref().is_some_and(|origin| !is_origin(origin)) {
+    let wanted = request.value;
+    check(&caller, &wanted)?;
+    let user_id = wanted.user_id.or_else(|| caller.user_id().cloned()).ok_or_else(|| {
+        ApiError::field(ErrorCode::ValidationFailed, "user_id", "must say whom the socket will belong to")
+    })?;
+    let secret = new_secret(TICKET_PREFIX)?;
+    let ticket = NewTicket {
+        hash: secret.hash(),
+        user_id,
+        minted_by: caller.credential(),
+        origin: wanted.origin,
+        grants: wanted.grants,
+        ttl: TICKET_TTL,
+    };
+    let context = WriteContext { once: request.claim, ..caller.context() };
+    match app.stores.tickets.issue(&context, &ticket).await? {
+        Written::Now(expires_at) => {
+            Ok((StatusCode::CREATED, Body(TicketResponse { ticket: secret.expose().to_owned(), expires_at })))
+        }
+        Written::Replayed(_) => Err(ApiError::new(
+            ErrorCode::Duplicate,
+            "this idempotency key made a ticket, and its secret is shown once; mint another under a new key",
+        )),
+        Written::Mismatch => Err(ApiError::idempotency_mismatch()),
+    }
+}
+
+/// Users mint for themselves. Whoever mints for others, or lets somebody into rooms, administers rooms; and
+/// nobody hands out what they do not have.
+fn check(caller: &Caller, wanted: &TicketRequest) -> ApiResult<()> {
+    if wanted.origin.as_deref().is_some_and(|origin| !is_origin(origin)) {
         let detail = format!("must be 1 to {ORIGIN_BYTES} visible ASCII characters, such as https://app.example");
         return Err(ApiError::field(ErrorCode::ValidationFailed, "origin", detail));
     }
-    for pattern in &request.grants.publish {
-        // Nobody hands out what they do not have.
-        caller.require(&publish_scope(pattern))?;
+    let is_own = caller.user_id().is_some_and(|own| wanted.user_id.as_ref().is_none_or(|wanted| wanted == own));
+    if !is_own || !wanted.grants.join.is_empty() {
+        caller.require(&Scope::RoomsWrite)?;
     }
-    let secret = SecretText::generate(TICKET_PREFIX).map_err(|error| {
-        tracing::error!(%error, "there are no random bytes for a ticket");
-        ApiError::internal()
-    })?;
-    let ticket = NewTicket {
-        hash: secret.hash(),
-        user_id: request.user_id,
-        session_id: None,
-        origin: request.origin,
-        grants: request.grants,
-        ttl: TICKET_TTL,
-    };
-    let expires_at = app.stores.tickets.issue(&caller.context(), &ticket).await?;
-    Ok((StatusCode::CREATED, Body(TicketResponse { ticket: secret.expose().to_owned(), expires_at })))
+    wanted.grants.publish.iter().try_for_each(|pattern| caller.require(&publish_scope(pattern)))
 }
 
 /// Tells whether a browser could send the text as its origin; whether one from there may is seen when it does.

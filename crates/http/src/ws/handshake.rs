@@ -6,14 +6,17 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
 use switchboard_events::{SessionIdentity, error_chain};
+use switchboard_model::ticket::Grants;
 use switchboard_model::wire::SUBPROTOCOL;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::MESSAGE_BYTES;
 
 use super::session;
-use super::ticket::{TicketQuery, burn, presented_ticket};
+use super::ticket::{TicketQuery, burn, no_credential, offered_tickets, one_ticket};
+use crate::access::{authenticate, presented_bearer};
 use crate::error::ApiError;
 use crate::extract::Query;
+use crate::middleware::RequestId;
 use crate::origin::allowed_origin;
 use crate::{ApiResult, App, AppState};
 
@@ -27,9 +30,10 @@ const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 /// fit in whole; an ordinary socket stays near the gathered amount.
 const MAX_WRITE_BUFFER_BYTES: usize = 2 * 1024 * 1024;
 
-/// Opens a socket for the holder of a ticket.
+/// Opens a socket for the holder of a ticket, and for a program with an access token.
 pub(crate) async fn upgrade(
     State(app): State<App>,
+    request_id: RequestId,
     headers: HeaderMap,
     query: ApiResult<Query<TicketQuery>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -39,13 +43,13 @@ pub(crate) async fn upgrade(
     // Only a request that can become a socket may burn a ticket.
     let upgrade = upgrade.map_err(not_an_upgrade)?;
     let Query(query) = query?;
-    let ticket = burn(&app, &presented_ticket(query, &headers)?, origin).await?;
-    let identity = SessionIdentity { user_id: ticket.user_id, session_id: ticket.session_id, grants: ticket.grants };
+    let identity = identify(&app, &headers, query, (origin, request_id)).await?;
     let guard = app.hub.connect(identity).await.map_err(|error| {
         tracing::warn!(error = %error_chain(&error), "a session could not be registered");
         ApiError::unavailable("the session could not be registered; mint another ticket")
     })?;
-    // A drain that began meanwhile may not have seen this session.
+    // Neither a revocation nor a drain that came meanwhile need have seen this session: from here on they do.
+    refuse_revoked(&app, guard.identity()).await?;
     refuse_while_draining(&app)?;
     let token = app.tracker.token();
     let operations = app.operations.clone();
@@ -61,6 +65,32 @@ pub(crate) async fn upgrade(
             session::run(socket, guard, operations).await;
             drop(token);
         }))
+}
+
+/// Finds out for whom the socket is, by one ticket or one access token. Pages have tickets: whatever a browser
+/// adds to a handshake by itself, such as a remembered header, must not be enough.
+async fn identify(
+    app: &AppState,
+    headers: &HeaderMap,
+    query: TicketQuery,
+    (origin, request_id): (Option<&str>, RequestId),
+) -> ApiResult<SessionIdentity> {
+    let tickets = offered_tickets(query, headers);
+    if presented_bearer(headers).is_none() {
+        let ticket = burn(app, &one_ticket(tickets)?, origin).await?;
+        return Ok(SessionIdentity { user_id: ticket.user_id, minted_by: ticket.minted_by, grants: ticket.grants });
+    }
+    if origin.is_some() || !tickets.is_empty() {
+        return Err(no_credential());
+    }
+    let caller = authenticate(app, headers, request_id).await?;
+    let user_id = caller.require_user()?.clone();
+    Ok(SessionIdentity { user_id, minted_by: caller.credential(), grants: Grants::default() })
+}
+
+async fn refuse_revoked(app: &AppState, identity: &SessionIdentity) -> ApiResult<()> {
+    let revoked = app.stores.auth_sessions.revoked(&identity.credentials()).await?;
+    if revoked.is_empty() { Ok(()) } else { Err(no_credential()) }
 }
 
 fn refuse_while_draining(app: &AppState) -> ApiResult<()> {

@@ -21,20 +21,21 @@ pub(crate) struct TicketQuery {
     ticket: Option<String>,
 }
 
-/// Finds the one ticket of a handshake, in the query or among the offered subprotocols.
-///
-/// # Errors
-/// `unauthorized` for none, for several, and for what cannot be a ticket.
-pub(super) fn presented_ticket(query: TicketQuery, headers: &HeaderMap) -> ApiResult<SecretText> {
+/// Finds the tickets of a handshake, in the query and among the offered subprotocols.
+pub(super) fn offered_tickets(query: TicketQuery, headers: &HeaderMap) -> Vec<String> {
     let offered = headers.get_all(SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
     let offered = offered.flat_map(|value| value.split(',')).map(str::trim);
     let in_protocol = offered.filter_map(|entry| entry.strip_prefix(TICKET_SUBPROTOCOL_PREFIX)).map(str::to_owned);
-    let mut tickets = query.ticket.into_iter().chain(in_protocol);
-    let ticket = tickets.next().filter(|text| text.starts_with(TICKET_PREFIX) && text.len() <= TICKET_BYTES);
-    match (ticket, tickets.next()) {
-        (Some(ticket), None) => Ok(SecretText::from_presented(ticket)),
-        _ => Err(no_ticket()),
-    }
+    query.ticket.into_iter().chain(in_protocol).collect()
+}
+
+/// Insists on one ticket.
+///
+/// # Errors
+/// `unauthorized` for none, for several, and for what cannot be a ticket.
+pub(super) fn one_ticket(mut offered: Vec<String>) -> ApiResult<SecretText> {
+    let ticket = offered.pop().filter(|text| text.starts_with(TICKET_PREFIX) && text.len() <= TICKET_BYTES);
+    ticket.filter(|_| offered.is_empty()).map(SecretText::from_presented).ok_or_else(no_credential)
 }
 
 /// Burns a ticket and checks that it may be used from `origin`; it is gone either way.
@@ -44,7 +45,7 @@ pub(super) fn presented_ticket(query: TicketQuery, headers: &HeaderMap) -> ApiRe
 pub(super) async fn burn(app: &AppState, ticket: &SecretText, origin: Option<&str>) -> ApiResult<Ticket> {
     match app.stores.tickets.burn(ticket.hash()).await? {
         BurnOutcome::Burned(ticket) if is_bound_to(&ticket, origin) => Ok(ticket),
-        BurnOutcome::Burned(_) | BurnOutcome::Expired | BurnOutcome::Unknown => Err(no_ticket()),
+        BurnOutcome::Burned(_) | BurnOutcome::Expired | BurnOutcome::Unknown => Err(no_credential()),
     }
 }
 
@@ -54,12 +55,18 @@ fn is_bound_to(ticket: &Ticket, origin: Option<&str>) -> bool {
     ticket.origin.is_none() || ticket.origin.as_deref() == origin
 }
 
-fn no_ticket() -> ApiError {
-    ApiError::unauthorized("a ticket is needed that was not used before: mint one with POST /api/v1/ws/ticket")
+/// Says that nothing opens the socket, without telling why.
+pub(super) fn no_credential() -> ApiError {
+    ApiError::unauthorized(
+        "one valid credential is needed: a ticket that was not used before, from POST /api/v1/ws/ticket, or for \
+         programs an access token",
+    )
 }
 
 #[cfg(test)]
 mod tests {
+    use switchboard_model::auth_session::Credential;
+
     use super::*;
 
     fn find(query: Option<&str>, protocols: &[&str]) -> Option<String> {
@@ -67,8 +74,8 @@ mod tests {
         for value in protocols {
             headers.append(SEC_WEBSOCKET_PROTOCOL, value.parse().unwrap());
         }
-        let found = presented_ticket(TicketQuery { ticket: query.map(str::to_owned) }, &headers);
-        found.ok().map(|ticket| ticket.expose().to_owned())
+        let offered = offered_tickets(TicketQuery { ticket: query.map(str::to_owned) }, &headers);
+        one_ticket(offered).ok().map(|ticket| ticket.expose().to_owned())
     }
 
     #[test]
@@ -98,7 +105,7 @@ mod tests {
     fn a_bound_ticket_works_from_its_origin_only() {
         let ticket = |origin: Option<&str>| Ticket {
             user_id: "ann".parse().unwrap(),
-            session_id: None,
+            minted_by: Credential::User("ann".parse().unwrap()),
             origin: origin.map(str::to_owned),
             grants: Default::default(),
             expires_at: Default::default(),

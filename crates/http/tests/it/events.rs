@@ -48,20 +48,57 @@ async fn a_batch_says_what_became_of_each_event() {
 }
 
 #[tokio::test]
-async fn a_repeated_publish_is_recognised() {
+async fn a_repeated_publish_is_answered_byte_for_byte() {
     let replica = lobby().await;
-    let post = async |body: &str| -> Value {
-        replica.ask_with("POST", EVENTS, body, &[("idempotency-key", "k")]).await.json()
+    let post = async |path: &str, body: &str, key: &str| {
+        replica.ask_with("POST", path, body, &[("idempotency-key", key)]).await
     };
-    let first = post(r#"{"event":"a","payload":1}"#).await;
-    assert_eq!((&first["msg_id"], &first["duplicate"]), (&json!("k"), &json!(false)));
-    let again = post(r#"{"event":"a","payload":1}"#).await;
+    let single = r#"{"event":"a","payload":1}"#;
+    let given = r#"{"event":"a","payload":1,"msg_id":"own"}"#;
+    let batch = r#"{"events":[{"event":"a","payload":1},{"event":"sb.x","payload":2},{"event":"b","payload":3}]}"#;
+    for (path, body, key) in [
+        (EVENTS, single, "k"),
+        (EVENTS, batch, "k-2"),
+        (EVENTS, given, "k-3"),
+        ("/api/v1/users/ann/events", single, "k"),
+        ("/api/v1/users/ann/events", batch, "k-2"),
+    ] {
+        let first = post(path, body, key).await;
+        assert_eq!(first.status, 201, "{}", first.text());
+        assert_eq!(first.header("content-type"), Some("application/json"));
+        let again = post(path, body, key).await;
+        assert_eq!((again.status, again.text()), (201, first.text()));
+        let other = post(path, r#"{"event":"a","payload":4}"#, key).await.problem();
+        assert_eq!((other.status, other.code), (422, ErrorCode::IdempotencyMismatch));
+    }
+    assert_eq!(replica.ask("GET", EVENTS, "").await.json()["top"], json!(4));
+    assert_eq!(replica.ask("GET", "/api/v1/rooms/user:ann", "").await.json()["top"], json!(3));
+}
+
+#[tokio::test]
+async fn a_key_is_taken_by_ephemeral_events_and_left_by_refused_ones() {
+    let replica = lobby().await;
+    let post = async |body: &str, key: &str| replica.ask_with("POST", EVENTS, body, &[("idempotency-key", key)]).await;
+    let typing = r#"{"event":"typing","payload":1,"ephemeral":true}"#;
+    let first = post(typing, "k").await;
+    assert_eq!((first.status, post(typing, "k").await.text()), (201, first.text()));
+    assert_eq!(post(r#"{"event":"a","payload":1}"#, "k").await.problem().code, ErrorCode::IdempotencyMismatch);
+
+    assert_eq!(post(r#"{"event":"sb.x","payload":1}"#, "k-2").await.problem().code, ErrorCode::Forbidden);
+    let large = json!({"event": "a", "payload": "x".repeat(61 * 1024)}).to_string();
+    assert_eq!(post(&large, "k-2").await.problem().code, ErrorCode::PayloadTooLarge);
+    assert_eq!(post(r#"{"event":"a","payload":1}"#, "k-2").await.status, 201);
+}
+
+#[tokio::test]
+async fn a_message_id_is_recognised_without_a_key() {
+    let replica = lobby().await;
+    let post =
+        async || -> Value { replica.ask("POST", EVENTS, r#"{"event":"a","payload":1,"msg_id":"own"}"#).await.json() };
+    let first = post().await;
+    assert_eq!((&first["msg_id"], &first["duplicate"]), (&json!("own"), &json!(false)));
+    let again = post().await;
     assert_eq!((&again["duplicate"], &again["position"]), (&json!(true), &first["position"]));
-    let batch = r#"{"events":[{"event":"a","payload":1},{"event":"b","payload":2,"msg_id":"own"}]}"#;
-    let items = post(batch).await["items"].clone();
-    assert_eq!((&items[0]["ok"]["msg_id"], &items[1]["ok"]["msg_id"]), (&json!("k.0"), &json!("own")));
-    let again = post(batch).await["items"].clone();
-    assert_eq!((&again[0]["ok"]["duplicate"], &again[1]["ok"]["duplicate"]), (&json!(true), &json!(true)));
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! One replica without a process: stores, bus and router, and a way to ask it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -7,14 +8,18 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use switchboard_events::{Feed, Hub, Operations, Publisher};
-use switchboard_http::{Api, HttpOptions, Lifecycle, LimitOptions, router};
+use switchboard_http::{
+    Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router,
+};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::TickRequest;
 use switchboard_model::ids::{ApiKeyId, InstanceId};
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
+use switchboard_model::user::{User, UserRole};
+use switchboard_model::wire::auth::TokenResponse;
 use switchboard_model::wire::problem::Problem;
 use switchboard_store_api::WriteContext;
 use switchboard_store_sqlite::{SqliteOptions, open};
@@ -25,6 +30,18 @@ use tower::ServiceExt as _;
 
 /// The origin that the replica allows.
 pub(crate) const ORIGIN: &str = "https://app.example";
+
+/// The password of every user.
+pub(crate) const PASSWORD: &str = "correct horse";
+
+/// A key that signs, as configuration has it.
+pub(crate) const SIGNING_KEY: &str = "first:ed25519:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE";
+
+/// Makes options of sign-in with these keys, under which hashing costs little.
+pub(crate) fn auth_options(keys: &[&str]) -> AuthOptions {
+    let keys = Arc::new(KeyRing::parse(keys).unwrap());
+    AuthOptions { hashing: Hashing::new(8, 1, 1).unwrap(), ..AuthOptions::new(keys) }
+}
 
 /// A replica. Dropping it stops its tasks.
 pub(crate) struct Replica {
@@ -47,7 +64,7 @@ impl Replica {
         let options = SqliteOptions::new(folder.path().join("switchboard.db"));
         let stores = open(&options, &tracker, stop.clone()).await.unwrap();
         let instance = InstanceId::boot("test");
-        let hub = Hub::new(stores.rooms.clone(), instance.clone(), tracker.clone(), stop.clone());
+        let hub = Hub::new(&stores, instance.clone(), tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), vec![hub.clone()]);
         let mut api = Api {
@@ -70,6 +87,8 @@ impl Replica {
                     login_address: "60/1m".parse().unwrap(),
                     login_global: "3000/1m".parse().unwrap(),
                 },
+                auth: auth_options(&[SIGNING_KEY]),
+                sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),
             },
             tracker: TaskTracker::new(),
         };
@@ -79,7 +98,46 @@ impl Replica {
         api.lifecycle.set_ready();
         let mut replica = Self { router: router(api.clone()), api, admin: String::new(), stop, _folder: folder };
         replica.admin = replica.key(&[Scope::Admin]).await;
+        let known = async {
+            while replica.api.hub.now().is_none() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(60), known).await.unwrap();
         replica
+    }
+
+    /// Goes on with other options of sign-in, over the same database.
+    pub(crate) fn sign_in_by(&mut self, change: impl FnOnce(&mut AuthOptions)) {
+        change(&mut self.api.options.auth);
+        self.router = router(self.api.clone());
+    }
+
+    /// Makes a user with [`PASSWORD`].
+    pub(crate) async fn user(&self, name: &str, role: UserRole) -> User {
+        let body = json!({"name": name, "password": PASSWORD, "role": role}).to_string();
+        let answer = self.ask("POST", "/api/v1/users", &body).await;
+        assert_eq!(answer.status, 201, "{}", answer.text());
+        answer.read()
+    }
+
+    /// Signs a user in.
+    pub(crate) async fn login(&self, name: &str) -> TokenResponse {
+        let body = json!({"name": name, "password": PASSWORD}).to_string();
+        let answer = self.send("POST", "/api/v1/auth/login", &body, &[]).await;
+        assert_eq!(answer.status, 200, "{}", answer.text());
+        answer.read()
+    }
+
+    /// Makes a user, signs them in and returns the access token.
+    pub(crate) async fn token(&self, name: &str, role: UserRole) -> String {
+        self.user(name, role).await;
+        self.login(name).await.access_token
+    }
+
+    /// Asks with a bearer credential.
+    pub(crate) async fn ask_as(&self, bearer: &str, method: &str, path: &str, body: &str) -> Answer {
+        self.send(method, path, body, &[("authorization", &format!("Bearer {bearer}"))]).await
     }
 
     /// Makes an API key with the given scopes and returns its secret.

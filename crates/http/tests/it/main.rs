@@ -4,12 +4,20 @@
 
 mod access;
 mod api_keys;
+mod audit;
 mod edge;
 mod errors;
 mod events;
+mod external;
 mod harness;
 mod limits;
+mod named_tasks;
 mod probes;
+mod sign_in;
 mod silence;
 mod sockets;
 mod tasks;
+mod tokens;
+mod triggers;
+mod users;
+mod webhooks;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use switchboard_model::user::UserRole;
 use switchboard_model::wire::close::CloseCode;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
@@ -170,6 +171,64 @@ async fn a_ticket_may_come_as_a_subprotocol() {
     let offered = format!("switchboard.v1, ticket.{ticket}");
     let (_socket, chosen) = server.upgrade("", &[("sec-websocket-protocol", &offered)]).await.unwrap();
     assert_eq!(chosen.as_deref(), Some("switchboard.v1"));
+}
+
+#[tokio::test]
+async fn programs_connect_with_an_access_token_and_pages_do_not() {
+    let server = Server::boot().await;
+    let ann = server.replica.token("ann", UserRole::User).await;
+    let ticket = server.ticket(json!({"user_id": "ann"})).await;
+    let bearer = format!("Bearer {ann}");
+    let (mut socket, _) = server.upgrade("", &[("authorization", &bearer)]).await.unwrap();
+    assert_eq!(next_json(&mut socket).await["op"], "hello");
+    assert_eq!(server.status("", &[("authorization", &bearer), ("origin", ORIGIN)]).await, 401);
+    assert_eq!(server.status(&format!("?ticket={ticket}"), &[("authorization", &bearer)]).await, 401);
+    assert_eq!(server.status("", &[("authorization", "Bearer a.b.c")]).await, 401);
+    let key = format!("Bearer {}", server.replica.admin);
+    assert_eq!(server.status("", &[("authorization", &key)]).await, 403);
+    // What a browser adds by itself for a proxy is no credential of ours, and the ticket is still good.
+    let basic = [("authorization", "Basic YTpi"), ("origin", ORIGIN)];
+    assert_eq!(server.status(&format!("?ticket={ticket}"), &basic).await, 101);
+}
+
+#[tokio::test]
+async fn a_socket_ends_with_the_session_it_hangs_on() {
+    let server = Server::boot().await;
+    server.replica.user("ann", UserRole::User).await;
+    let (here, there) = (server.replica.login("ann").await, server.replica.login("ann").await);
+    let mut sockets = Vec::new();
+    for tokens in [&here, &there] {
+        let bearer = format!("Bearer {}", tokens.access_token);
+        sockets.push(server.upgrade("", &[("authorization", &bearer)]).await.unwrap().0);
+        let ticket = server.replica.ask_as(&tokens.access_token, "POST", "/api/v1/ws/ticket", "{}").await.json();
+        let query = format!("?ticket={}", ticket["ticket"].as_str().unwrap());
+        sockets.push(server.upgrade(&query, &[]).await.unwrap().0);
+    }
+    let unused = server.replica.ask_as(&here.access_token, "POST", "/api/v1/ws/ticket", "{}").await.json();
+    assert_eq!(server.replica.ask_as(&here.access_token, "POST", "/api/v1/auth/logout", "").await.status, 204);
+    for socket in &mut sockets[..2] {
+        assert_eq!(close_code(socket).await, CloseCode::SessionRevoked.number());
+    }
+    let query = format!("?ticket={}", unused["ticket"].as_str().unwrap());
+    assert_eq!(server.status(&query, &[]).await, 401);
+    // The other session goes on.
+    assert!(ask(&mut sockets[2], json!({"id": 1, "op": "ping"})).await["error"].is_null());
+    let path = format!("/api/v1/users/{}", here.user.id);
+    assert_eq!(server.replica.ask("DELETE", &path, "").await.status, 204);
+    for socket in &mut sockets[2..] {
+        assert_eq!(close_code(socket).await, CloseCode::SessionRevoked.number());
+    }
+}
+
+#[tokio::test]
+async fn nobody_connects_for_a_disabled_user() {
+    let server = Server::boot().await;
+    let ann = server.replica.user("ann", UserRole::User).await;
+    let put = json!({"version": ann.version, "role": "user", "is_disabled": true}).to_string();
+    assert_eq!(server.replica.ask("PUT", &format!("/api/v1/users/{}", ann.id), &put).await.status, 200);
+    let ticket = server.ticket(json!({"user_id": ann.id})).await;
+    assert_eq!(server.status(&format!("?ticket={ticket}"), &[]).await, 401);
+    server.until_sessions(0).await;
 }
 
 #[tokio::test]

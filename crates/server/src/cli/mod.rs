@@ -1,24 +1,32 @@
 //! The command line, as declared to clap; one file for each noun.
 
 mod api_key;
+mod audit;
 mod event;
 mod process;
 mod remote;
 mod room;
 mod run;
 mod task;
+mod token;
+mod user;
+mod webhook;
 
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::api_key::ApiKeyCommand;
+pub(crate) use self::audit::AuditCommand;
 pub(crate) use self::event::{PublishCommand, Start, TailCommand};
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
 pub(crate) use self::run::RunCommand;
 pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand, TaskRef};
+pub(crate) use self::token::{KeyKind, TokenCommand};
+pub(crate) use self::user::{PasswordSource, UserCommand, UserRef};
+pub(crate) use self::webhook::WebhookCommand;
 
 /// A durable scheduler and event bus on one SQLite file or on PostgreSQL with any number of replicas.
 #[derive(Debug, Parser)]
@@ -44,8 +52,14 @@ pub(crate) enum Command {
     Check(CheckOptions),
     /// Makes, lists and revokes API keys: in the database itself, or over HTTP when --url or --api-key is given.
     ApiKey(RemoteCommand<ApiKeyCommand>),
+    /// Works with users: in the database itself, or over HTTP when --url or --api-key is given.
+    User(RemoteCommand<UserCommand>),
+    /// Signs users in, and makes the keys behind sign-in.
+    Token(RemoteCommand<TokenCommand>),
     /// Works with tasks: what is to run, when, and under which policies.
     Task(RemoteCommand<TaskCommand>),
+    /// Works with webhooks: signed requests from outside that trigger a task.
+    Webhook(RemoteCommand<WebhookCommand>),
     /// Works with runs: executions of tasks.
     Run(RemoteCommand<RunCommand>),
     /// Works with rooms and the events in them.
@@ -56,6 +70,10 @@ pub(crate) enum Command {
     Tail(TailCommand),
     /// Shows the replicas of the fleet.
     Instance(RemoteCommand<InstanceCommand>),
+    /// Reads the audit log: who changed what, and when.
+    Audit(RemoteCommand<AuditCommand>),
+    /// Prints the OpenAPI document of the HTTP surface: of this binary, or of a server when --url is given.
+    Openapi(Remote),
     /// Prints the script that completes this command line in a shell.
     Completions {
         /// The shell.

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use clap::{Args, Subcommand};
+use switchboard_model::api_key::API_KEY_PREFIX;
 use switchboard_model::secret_text::SecretText;
 
 /// The address of a server that was started without settings.
@@ -35,6 +36,11 @@ impl Remote {
         self.url.as_deref().unwrap_or(DEFAULT_URL)
     }
 
+    /// Tells whether the credential is an API key; otherwise it is an access token, or there is none.
+    pub(crate) fn has_key(&self) -> bool {
+        self.api_key.as_ref().is_some_and(|key| key.expose().starts_with(API_KEY_PREFIX))
+    }
+
     /// Tells whether a server was named in any way.
     pub(crate) fn is_given(&self) -> bool {
         self.url.is_some() || self.api_key.is_some()
@@ -59,6 +65,6 @@ pub(crate) struct Limit {
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "clap asks for a Result")]
-fn secret(text: &str) -> Result<SecretText, Infallible> {
+pub(super) fn secret(text: &str) -> Result<SecretText, Infallible> {
     Ok(SecretText::from_presented(text.to_owned()))
 }

@@ -2,16 +2,16 @@
 
 use std::path::Path;
 
-use anyhow::bail;
-use switchboard_model::api_key::{API_KEY_PREFIX, ApiKey};
+use anyhow::{Context as _, bail};
+use switchboard_model::api_key::{API_KEY_PREFIX, ApiKey, NewApiKey};
+use switchboard_model::ids::ApiKeyId;
+use switchboard_model::json_text::JsonText;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::wire::rest::{ApiKeyRequest, ApiKeyResponse};
-use switchboard_store_api::WriteContext;
 
 use super::listing::collect;
-use super::stores::with_stores;
+use super::stores::{change, with_stores};
 use super::{form, remotely};
-use crate::app::store_key;
 use crate::cli::{ApiKeyCommand, RemoteCommand};
 use crate::config;
 use crate::output::{self, Form, time};
@@ -44,14 +44,19 @@ async fn locally(form: Form, command: ApiKeyCommand, file: Option<&Path>) -> any
     with_stores(&config, async |stores| match command {
         ApiKeyCommand::Create { name, scopes, ttl } => {
             let secret = SecretText::generate(API_KEY_PREFIX)?;
-            let key = store_key(stores, &name, &secret, scopes, ttl).await?;
+            let id = ApiKeyId::new();
+            let after = JsonText::encode(&ApiKeyRequest { name: name.clone(), scopes: scopes.clone(), ttl })?;
+            let context = change("api_key.create", id, None, Some(after));
+            let new = NewApiKey { id, name, hash: secret.hash(), scopes, ttl };
+            let made = stores.api_keys.create(&context, &new).await?;
+            let key = made.now().context("the key was made by an earlier request")?;
             show_once(form, &ApiKeyResponse { key, secret: secret.expose().to_owned() })
         }
         ApiKeyCommand::List { limit } => {
             list(form, &collect(limit, async |page| stores.api_keys.list(&page).await).await?)
         }
         ApiKeyCommand::Revoke { id } => {
-            if !stores.api_keys.revoke(&WriteContext::system("cli"), id).await? {
+            if !stores.api_keys.revoke(&change("api_key.revoke", id, None, None), id).await? {
                 bail!("there is no API key {id} that is not revoked; see `switchboard api-key list`");
             }
             form.said(format_args!("Revoked {id}."))

@@ -60,13 +60,18 @@ fn advice(code: ErrorCode, remote: &Remote) -> Option<&'static str> {
             "give an API key with --api-key or SWITCHBOARD_API_KEY; whoever has the database makes the first one with: \
              switchboard api-key create --name NAME --scope admin",
         ),
+        ErrorCode::Unauthorized if !remote.has_key() => Some(
+            "the access token was mistyped, has expired, its session has ended or it belongs to another server; \
+             get another one with: switchboard token login NAME",
+        ),
         ErrorCode::Unauthorized => Some(
             "the key was mistyped, revoked, has expired or belongs to another server; whoever has an admin key makes \
              another one with: switchboard api-key create --name NAME --scope SCOPE",
         ),
-        ErrorCode::Forbidden => {
+        ErrorCode::Forbidden if remote.has_key() => {
             Some("use a key that holds the scope; `switchboard api-key list` shows what each holds")
         }
+        ErrorCode::Forbidden => Some("sign in as somebody whose role allows it; `switchboard token me` shows yours"),
         ErrorCode::Unavailable => Some("the server is there, but its database does not answer it; try again soon"),
         _ => None,
     }

@@ -1,19 +1,26 @@
 //! What the commands do that are no server; one file for each noun.
 
+mod accounts;
 mod api_key;
 mod apply;
+mod audit;
 mod documents;
 mod failure;
 mod instance;
 mod listing;
 mod migrate;
+mod openapi;
 mod publish;
 mod reference;
 mod room;
 mod run;
+mod secret_input;
 mod stores;
 mod tail;
 mod task;
+mod token;
+mod user;
+mod webhook;
 
 use std::io::Read as _;
 
@@ -25,14 +32,19 @@ use crate::cli::Remote;
 use crate::output::Form;
 
 pub(crate) use self::api_key::run as api_key;
+pub(crate) use self::audit::run as audit;
 pub(crate) use self::instance::run as instance;
 pub(crate) use self::migrate::run as migrate;
+pub(crate) use self::openapi::run as openapi;
 pub(crate) use self::publish::run as publish;
 pub(crate) use self::reference::{completions, reference};
 pub(crate) use self::room::run as room;
 pub(crate) use self::run::run;
 pub(crate) use self::tail::run as tail;
 pub(crate) use self::task::run as task;
+pub(crate) use self::token::run as token;
+pub(crate) use self::user::run as user;
+pub(crate) use self::webhook::run as webhook;
 
 /// What a command that talks to a server works with.
 struct Session {
@@ -42,7 +54,7 @@ struct Session {
 
 /// Does work on a server; what fails is explained with what to do about it.
 async fn remotely<T>(remote: &Remote, work: impl AsyncFnOnce(Session) -> anyhow::Result<T>) -> anyhow::Result<T> {
-    let options = ClientOptions { base_url: remote.url().to_owned(), api_key: remote.api_key.clone() };
+    let options = ClientOptions { base_url: remote.url().to_owned(), credential: remote.api_key.clone() };
     let session = async {
         let client = Client::new(options)?;
         work(Session { client, form: form(remote) }).await

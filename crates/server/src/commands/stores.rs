@@ -1,7 +1,10 @@
 //! Work on the database itself, without a server.
 
+use std::fmt::Display;
+
 use switchboard_model::ids::InstanceId;
-use switchboard_store_api::Stores;
+use switchboard_model::json_text::JsonText;
+use switchboard_store_api::{AuditEntry, Stores, WriteContext};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -21,4 +24,15 @@ pub(super) async fn with_stores<T>(
     tracker.close();
     tracker.wait().await;
     result
+}
+
+/// Describes a change by whoever has the database, as the audit log will tell it.
+pub(super) fn change(
+    action: &'static str,
+    subject: impl Display,
+    before: Option<JsonText>,
+    after: Option<JsonText>,
+) -> WriteContext {
+    let entry = AuditEntry { action, subject: subject.to_string(), before, after };
+    WriteContext { audit: Some(entry), ..WriteContext::system("cli") }
 }

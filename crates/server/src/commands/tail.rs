@@ -7,7 +7,9 @@ use anyhow::{Context as _, Result, bail};
 use switchboard_client::{Client, OpError, ResumeEvent, ResumeOptions, ResumingHandle, StopCause};
 use switchboard_model::Timestamp;
 use switchboard_model::identity::{RoomName, UserId};
+use switchboard_model::scope::Scope;
 use switchboard_model::ticket::{Grants, RoomPattern};
+use switchboard_model::wire::auth::Me;
 use switchboard_model::wire::frame::{EventFrame, NoticeFrame};
 use switchboard_model::wire::op::{Since, SinceEnd};
 use switchboard_model::wire::rest::TicketRequest;
@@ -33,14 +35,8 @@ pub(crate) async fn run(command: TailCommand) -> Result<()> {
 }
 
 async fn follow(session: &Session, command: &TailCommand) -> Result<()> {
-    let user: UserId = command.user.clone().map_or_else(|| NOBODY.parse(), Ok)?;
-    let grants = Grants {
-        join: command.rooms.iter().map(|room| RoomPattern::new(room.as_str())).collect(),
-        publish: Vec::new(),
-    };
-    let request = TicketRequest { user_id: user.clone(), origin: None, grants };
     // What is wrong with the address or the key ends the command here; later on, a connection is tried again and again.
-    session.client.mint_ticket(&request).await?;
+    let request = ticket(&session.client.me().await?, command)?;
     let tickets = move |replica: Client| {
         let request = request.clone();
         async move { replica.mint_ticket(&request).await }
@@ -49,9 +45,7 @@ async fn follow(session: &Session, command: &TailCommand) -> Result<()> {
     let mut socket = session.client.resume(ResumeOptions { base_urls, tickets: Arc::new(tickets) })?;
 
     let mut shown = command.rooms.clone();
-    if command.user.is_some() {
-        shown.push(user.room());
-    }
+    shown.extend(command.user.as_ref().map(UserId::room));
     let mut printer = Printer { form: session.form, rooms: shown, left: command.count };
     // Rooms are joined while events arrive, since a long history would keep the answers of later joins waiting.
     let handle = socket.handle();
@@ -70,6 +64,21 @@ async fn follow(session: &Session, command: &TailCommand) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Describes the ticket: users open a socket of their own, programs one for whomever is named. Only who administers
+/// rooms lets somebody into rooms that are not public.
+fn ticket(me: &Me, command: &TailCommand) -> Result<TicketRequest> {
+    let user_id = match (&command.user, &me.user_id) {
+        (Some(user), _) => Some(user.clone()),
+        (None, Some(_)) => None,
+        (None, None) => Some(NOBODY.parse()?),
+    };
+    let mut grants = Grants::default();
+    if me.scopes.iter().any(|scope| scope.grants(&Scope::RoomsWrite)) {
+        grants.join = command.rooms.iter().map(|room| RoomPattern::new(room.as_str())).collect();
+    }
+    Ok(TicketRequest { user_id, origin: None, grants })
 }
 
 async fn join(handle: &ResumingHandle, rooms: &[RoomName], since: Start) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use switchboard_client::{Client, ClientError};
-use switchboard_model::ids::{RunId, TaskId};
+use switchboard_client::{Client, ClientError, Triggered};
+use switchboard_model::ids::TaskId;
 use switchboard_model::run::{Run, RunState};
 use switchboard_model::schedule::{Every, Remark, Schedule};
 use switchboard_model::span::Span;
@@ -147,30 +147,42 @@ async fn schedule(client: &Client, source: PreviewSource, zone: Option<String>) 
 
 async fn trigger(session: &Session, task: &TaskRef, request: &TriggerRequest, wait: Option<Span>) -> Result<()> {
     let Session { client, form } = session;
-    let triggered = client.trigger_task(id_of(client, task).await?, request).await?;
-    let id = triggered.run_id;
+    let task = id_of(client, task).await?;
     let Some(wait) = wait else {
+        let triggered = client.trigger_task(task, request).await?;
         let found = if triggered.duplicate { " was active already under the same key" } else { " was made" };
-        return form.done(&triggered, format_args!("Run {id}{found}."));
+        return form.done(&triggered, format_args!("Run {}{found}.", triggered.run_id));
     };
-    output::progress(format_args!("waiting for run {id}"));
-    let run = settled(client, id, wait).await?;
+    let run = waited(client, task, request, wait).await?;
     form.one(&run)?;
-    let state = run.state;
+    let Run { id, state, .. } = run;
     ensure!(state.is_terminal(), "run {id} has not ended after {wait}: it is {state}; see `switchboard run get {id}`");
     ensure!(state == RunState::Succeeded, "run {id} has {state}: {}", run.error.unwrap_or_default());
     Ok(())
 }
 
-/// Looks at a run until it has ended or the time is up.
-async fn settled(client: &Client, id: RunId, wait: Span) -> Result<Run, ClientError> {
+/// Triggers a task and waits until the run has ended or the time is up. The server waits for some seconds at a time;
+/// repeated under one idempotency key, the request finds the run that it has made.
+async fn waited(client: &Client, task: TaskId, request: &TriggerRequest, wait: Span) -> Result<Run> {
+    const STEP: Duration = Duration::from_secs(10);
     const PAUSE: Duration = Duration::from_millis(200);
+    let client = client.with_idempotency_key(uuid::Uuid::new_v4().to_string().parse()?);
     let deadline = Instant::now() + wait.to_std();
+    let mut made = None;
     loop {
-        let run = client.get_run(id).await?;
-        if run.state.is_terminal() || Instant::now() >= deadline {
-            return Ok(run);
+        let left = deadline.saturating_duration_since(Instant::now());
+        match client.trigger_and_wait(task, request, Span::from_millis(left.min(STEP).as_millis() as u64)).await {
+            Ok(Triggered::Ended(run)) => return Ok(*run),
+            Ok(Triggered::Pending(pending)) => made = Some(pending.run_id),
+            // A replica that goes away in the middle is not the end of the run.
+            Err(error) if made.is_some() && error.is_retryable() => {}
+            Err(error) => return Err(error.into()),
         }
-        tokio::time::sleep(PAUSE.min(deadline.saturating_duration_since(Instant::now()))).await;
+        match made {
+            Some(run) if Instant::now() >= deadline => return Ok(client.get_run(run).await?),
+            Some(run) => output::progress(format_args!("waiting for run {run}")),
+            None => {}
+        }
+        tokio::time::sleep(PAUSE).await;
     }
 }

@@ -13,7 +13,8 @@ pub(super) const PREFIX: &str = "SWITCHBOARD_";
 const TEST_PREFIX: &str = "SWITCHBOARD_TEST_";
 
 /// Variables that the command line reads itself.
-const NOT_KEYS: [&str; 3] = ["SWITCHBOARD_CONFIG", "SWITCHBOARD_URL", "SWITCHBOARD_API_KEY"];
+const NOT_KEYS: [&str; 4] =
+    ["SWITCHBOARD_CONFIG", "SWITCHBOARD_URL", "SWITCHBOARD_API_KEY", "SWITCHBOARD_WEBHOOK_SECRET"];
 
 /// One source of settings, and what to call it in an error.
 pub(super) struct Layer {

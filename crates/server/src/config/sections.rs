@@ -129,6 +129,21 @@ impl Default for Scheduler {
     }
 }
 
+/// The audit log: one entry for each administrative change.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Audit {
+    /// How long entries are kept, 1day to 10years.
+    #[schemars(with = "kind::Duration")]
+    pub(crate) history: Span,
+}
+
+impl Default for Audit {
+    fn default() -> Self {
+        Self { history: Span::from_secs(400 * 24 * 3600) }
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Hints {

@@ -4,8 +4,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use anyhow::{Context as _, bail, ensure};
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use switchboard_http::{KeyRing, Sealer};
 use switchboard_model::api_key::API_KEY_PREFIX;
 use switchboard_model::instance::Role;
 use switchboard_model::secret_text::SecretText;
@@ -13,7 +12,7 @@ use switchboard_model::span::Span;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Auth, Config, Database, Secrets, Server};
+use super::{Auth, Config, Database, Server};
 
 const SECOND: Span = Span::from_secs(1);
 const HOUR: Span = Span::from_secs(3600);
@@ -41,12 +40,15 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
     database(&config.database)?;
     server(&config.server)?;
     auth(&config.auth)?;
-    secrets(&config.secrets)?;
+    if !config.secrets.keys.is_empty() {
+        Sealer::parse(&exposed(&config.secrets.keys)).context("secrets.keys")?;
+    }
     let scheduler = &config.scheduler;
     within("scheduler.lease", scheduler.lease, Span::from_millis(500)..=HOUR)?;
     ensure!((1..=10_000).contains(&scheduler.permits), "scheduler.permits: must be between 1 and 10000");
     within("scheduler.misfire_grace", scheduler.misfire_grace, Span::default()..=DAY)?;
     within("scheduler.history", scheduler.history, Span::default()..=TEN_YEARS)?;
+    within("audit.history", config.audit.history, DAY..=TEN_YEARS)?;
     within("drain.delay", config.drain.delay, Span::default()..=HOUR)?;
     within("drain.timeout", config.drain.timeout, Span::default()..=DAY)?;
     let log = &config.telemetry.log;
@@ -153,12 +155,9 @@ fn clash(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 fn auth(auth: &Auth) -> anyhow::Result<()> {
-    let form = "be ID:hs256:KEY or ID:ed25519:KEY with 32 bytes in base64url, as `switchboard token new-key` makes it";
-    check_keys("auth.signing_keys", &auth.signing_keys, form, |rest| match rest.split_once(':') {
-        Some(("hs256", key)) => decoded(key).is_some_and(|bytes| bytes.len() >= 32),
-        Some(("ed25519", key)) => decoded(key).is_some_and(|bytes| bytes.len() == 32),
-        _ => false,
-    })?;
+    if !auth.signing_keys.is_empty() {
+        KeyRing::parse(&exposed(&auth.signing_keys)).context("auth.signing_keys")?;
+    }
     check_name("auth.issuer", &auth.issuer)?;
     check_name("auth.audience", &auth.audience)?;
     within("auth.access_ttl", auth.access_ttl, Span::from_secs(10)..=DAY)?;
@@ -176,28 +175,9 @@ fn auth(auth: &Auth) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn secrets(secrets: &Secrets) -> anyhow::Result<()> {
-    let form = "be ID:KEY with 32 bytes in base64url";
-    check_keys("secrets.keys", &secrets.keys, form, |key| decoded(key).is_some_and(|bytes| bytes.len() == 32))
-}
-
-/// Checks that each key is an id of its own, a colon, and what `is_key` accepts. No part of a key is repeated.
-fn check_keys(setting: &str, keys: &[SecretText], form: &str, is_key: impl Fn(&str) -> bool) -> anyhow::Result<()> {
-    let mut ids = Vec::new();
-    for (index, key) in keys.iter().enumerate() {
-        let number = index + 1;
-        let (id, rest) = key.expose().split_once(':').unwrap_or_default();
-        let is_id =
-            (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
-        ensure!(is_id && is_key(rest), "{setting}: key {number} must {form}");
-        ensure!(!ids.contains(&id), "{setting}: key {number} has the id of an earlier one; give it another");
-        ids.push(id);
-    }
-    Ok(())
-}
-
-fn decoded(text: &str) -> Option<Vec<u8>> {
-    URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()
+/// Shows keys to what reads them.
+fn exposed(keys: &[SecretText]) -> Vec<&str> {
+    keys.iter().map(SecretText::expose).collect()
 }
 
 fn check_name(key: &str, text: &str) -> anyhow::Result<()> {

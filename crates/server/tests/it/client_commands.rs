@@ -1,71 +1,12 @@
 //! The commands that talk to a server, as a person and as a program use them.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::io::{BufRead as _, BufReader};
+use std::process::{ChildStdout, Command};
 
 use serde_json::{Value, json};
-use switchboard_testkit::Cluster;
 
-use crate::fixtures::{cluster, command, err, out, switchboard};
-
-/// The binary, set up to talk to a server.
-struct Cli {
-    env: Vec<(&'static str, String)>,
-}
-
-impl Cli {
-    fn of(cluster: &Cluster) -> Self {
-        let url = cluster.base_urls().remove(0);
-        Self { env: vec![("SWITCHBOARD_URL", url), ("SWITCHBOARD_API_KEY", cluster.key().expose().to_owned())] }
-    }
-
-    fn env(&self) -> Vec<(&str, &str)> {
-        self.env.iter().map(|(name, value)| (*name, value.as_str())).collect()
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        command(arguments, &self.env())
-    }
-
-    /// Runs a command that succeeds and returns what it prints for people.
-    fn says(&self, arguments: &[&str]) -> String {
-        let output = switchboard(arguments, &self.env());
-        assert!(output.status.success(), "{arguments:?}: {}{}", out(&output), err(&output));
-        out(&output)
-    }
-
-    /// Runs a command that succeeds and returns what it prints for programs.
-    fn gives(&self, arguments: &[&str]) -> Value {
-        let text = self.says(&[arguments, &["--json"]].concat());
-        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
-    }
-
-    /// Runs a command that fails and returns its error.
-    fn fails(&self, arguments: &[&str]) -> String {
-        let output = switchboard(arguments, &self.env());
-        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {}{}", out(&output), err(&output));
-        err(&output)
-    }
-
-    /// Runs a command with something on its standard input.
-    fn reads(&self, arguments: &[&str], input: &str) -> Output {
-        let mut child = self.piped(arguments);
-        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    }
-
-    fn piped(&self, arguments: &[&str]) -> Child {
-        let mut command = self.command(arguments);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
-    }
-}
-
-/// A definition in a file of its own.
-fn file(folder: &tempfile::TempDir, name: &str, text: &str) -> String {
-    let path = folder.path().join(name);
-    std::fs::write(&path, text).unwrap();
-    path.to_str().unwrap().to_owned()
-}
+use crate::cli::{Cli, file};
+use crate::fixtures::{cluster, err, out, switchboard};
 
 fn hello() -> String {
     json!({"name": "hello", "action": {"event": {"to": {"room": "lobby"}, "event": "hello"}}}).to_string()
@@ -159,12 +100,39 @@ async fn a_wrong_document_names_its_file_and_field_and_nothing_is_done() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn tasks_as_code_are_created_updated_or_left() {
+    let cluster = cluster(1).sqlite().await;
+    let cli = Cli::of(&cluster);
+    let folder = tempfile::tempdir().unwrap();
+    let tasks = |interval: &str| {
+        let every = format!(
+            "tasks:\n- name: shop/tick\n  schedule: {{every: {{interval: {interval}}}}}\n  action: {{system: {{function: sweep}}}}\n"
+        );
+        file(&folder, "tasks.yaml", &every)
+    };
+    let path = tasks("1h");
+    let (apply, dry) = (["task", "apply", "-f", &path], ["task", "apply", "-f", &path, "--dry-run"]);
+    assert_eq!(cli.says(&dry), "created    shop/tick (dry run)\n");
+    assert_eq!(cli.says(&apply), "created    shop/tick\n");
+    let first = cli.gives(&["task", "get", "shop/tick"]);
+    assert_eq!(cli.says(&apply), "unchanged  shop/tick\n");
+    assert_eq!(cli.gives(&["task", "get", "shop/tick"]), first);
+    tasks("2h");
+    assert_eq!(cli.says(&dry), "updated    shop/tick (dry run)\n");
+    assert_eq!(cli.gives(&["task", "get", "shop/tick"]), first);
+    let applied = cli.gives(&apply);
+    assert_eq!((&applied[0]["change"], &applied[0]["task"]["id"]), (&json!("updated"), &first["id"]));
+    assert_eq!(applied[0]["task"]["spec"]["schedule"]["every"]["interval"], "2h");
+    assert_eq!(cli.says(&apply), "unchanged  shop/tick\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn keys_are_made_over_http_when_a_server_is_named() {
     let cluster = cluster(1).sqlite().await;
     let cli = Cli::of(&cluster);
     let made = cli.gives(&["api-key", "create", "--name", "reader", "--scope", "tasks:read", "--ttl", "1h"]);
     let (id, secret) = (made["key"]["id"].as_str().unwrap(), made["secret"].as_str().unwrap());
-    let reader = Cli { env: vec![cli.env[0].clone(), ("SWITCHBOARD_API_KEY", secret.to_owned())] };
+    let reader = cli.with_credential(secret);
     assert!(reader.says(&["task", "list"]).contains("NAME"));
     let denied = reader.fails(&["room", "create", "lobby"]);
     assert!(denied.contains("rooms:write") && denied.contains("use a key that holds the scope"), "{denied}");

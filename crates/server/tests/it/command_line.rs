@@ -10,12 +10,16 @@ fn the_demo_shows_real_events_and_ends_well() {
     let text = out(&output);
     assert!(output.status.success(), "{text}{}", err(&output));
     for expected in [
+        "user     ann made, with a random password",
+        "sign-in  ann has an access token",
         "opened with a single-use ticket",
         "event  tick #3 in demo",
         "{\"name\":\"world\"}",
         "run    succeeded",
-        "event  note #1 in user:ann",
-        "Done: 5 events arrived",
+        "webhook  signed with a secret of task paid",
+        "{\"invoice\":4711}",
+        "event  note #1 in user:",
+        "Done: 6 events arrived",
     ] {
         assert!(text.contains(expected), "{expected} is missing in:\n{text}");
     }

@@ -16,6 +16,26 @@ use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
 
 use futures_util::TryStreamExt as _;
 
+/// Runs each case on one SQLite process and on two PostgreSQL replicas.
+macro_rules! on_both_databases {
+    ($($case:ident),+ $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::fixtures::cluster(1).sqlite().await).await;
+            })+
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::fixtures::cluster(2).await).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_both_databases;
+
 /// Describes the binary with its own variables only; standard input is empty.
 pub(crate) fn command(arguments: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));
@@ -43,7 +63,8 @@ pub(crate) fn err(output: &Output) -> String {
 
 /// Describes a cluster of the server under test.
 pub(crate) fn cluster(size: usize) -> ClusterBuilder {
-    Cluster::start(size).binary(env!("CARGO_BIN_EXE_switchboard"))
+    let key = format!("test:{}", "A".repeat(43));
+    Cluster::start(size).binary(env!("CARGO_BIN_EXE_switchboard")).env("SWITCHBOARD_SECRETS__KEYS", &key)
 }
 
 pub(crate) fn room(name: &str) -> RoomName {

@@ -2,8 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod cli;
 mod fixtures;
+mod idempotency;
 
+mod account_commands;
+mod audit_commands;
 mod client_commands;
 mod command_line;
 mod edge;
@@ -11,3 +15,5 @@ mod faults;
 mod limits;
 mod replicas;
 mod surface;
+mod webhook_commands;
+mod webhooks;

@@ -13,27 +13,9 @@ use switchboard_model::wire::rest::{PreviewRequest, TaskUpdate, TriggerRequest};
 use switchboard_testkit::{Cluster, ledger, wait_until};
 
 use crate::fixtures::{
-    cluster, create_room, create_task, ended, event, event_task, json, next_event, next_events, room, runs, spec,
-    succeeded, trigger,
+    create_room, create_task, ended, event, event_task, json, next_event, next_events, on_both_databases, room, runs,
+    spec, succeeded, trigger,
 };
-
-macro_rules! on_both_databases {
-    ($($case:ident),+ $(,)?) => {
-        mod sqlite {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::cluster(1).sqlite().await).await;
-            })+
-        }
-
-        mod postgres {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $case() {
-                super::$case(super::cluster(2).await).await;
-            })+
-        }
-    };
-}
 
 on_both_databases! {
     a_task_is_created_edited_paused_and_deleted,
@@ -236,7 +218,7 @@ async fn a_waiting_run_is_cancelled_and_retried(cluster: Cluster) {
 
 async fn errors_say_what_to_do(cluster: Cluster) {
     let client = cluster.any();
-    let anonymous = client.with_api_key(None);
+    let anonymous = client.with_credential(None);
     let refused = anonymous.list_tasks(PageRequest::default()).await.unwrap_err();
     assert_eq!((refused.status(), refused.code()), (Some(401), Some(ErrorCode::Unauthorized)));
     let missing = client.publish(&room("nowhere"), &event("note", serde_json::json!(1))).await.unwrap_err();

@@ -11,11 +11,12 @@ use switchboard_model::room::{
 };
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::DEDUPE_TTL;
-use switchboard_store_api::AppendOutcome;
 use switchboard_store_api::fail_point::FailPoint;
+use switchboard_store_api::{AppendAnswer, AppendOutcome, OnceRecord, WriteContext, Written};
 use uuid::Uuid;
 
 use super::insert;
+use crate::context;
 use crate::error::DbResult;
 use crate::rows::{epoch, instant, later};
 use crate::writer::Change;
@@ -59,6 +60,25 @@ pub(super) async fn append(change: &mut Change, events: Vec<NewEvent>) -> DbResu
         change.signal(SignalKind::RoomEvents, name.as_str(), target.top);
     }
     Ok(outcomes)
+}
+
+/// Appends under a once-key, which is kept unless every event was refused.
+pub(super) async fn append_once(
+    change: &mut Change,
+    context: WriteContext,
+    events: Vec<NewEvent>,
+    answer: AppendAnswer,
+) -> DbResult<Written<Vec<AppendOutcome>>> {
+    if let Some(replayed) = context::replay(change, &context).await? {
+        return Ok(replayed);
+    }
+    let outcomes = append(change, events).await?;
+    let is_refused = |outcome: &AppendOutcome| matches!(outcome, AppendOutcome::Refused(_));
+    if outcomes.is_empty() || !outcomes.iter().all(is_refused) {
+        let record = OnceRecord { result_id: Uuid::new_v4(), result: Some(answer(&outcomes)) };
+        context::complete_with(change, &context, record).await?;
+    }
+    Ok(Written::Now(outcomes))
 }
 
 /// Reads the room, or makes it if its name allows that, or says why not.

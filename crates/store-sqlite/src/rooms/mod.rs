@@ -11,7 +11,7 @@ use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::room::{Epoch, HistoryPage, NewEvent, NewRoom, Room, StoredEvent};
 use switchboard_model::wire::limits::HISTORY_BYTES;
 use switchboard_store_api::{
-    AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop, StoreError, StoreResult, WriteContext, Written,
+    AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop, StoreError, StoreResult, WriteContext, Written,
 };
 use uuid::Uuid;
 
@@ -184,6 +184,17 @@ impl RoomStore for Database {
     async fn append(&self, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {
         let events = events.to_vec();
         self.writer.write(Lane::Normal, |change| Box::pin(append::append(change, events))).await
+    }
+
+    #[tracing::instrument(name = "db.rooms.append_once", level = "debug", skip_all)]
+    async fn append_once(
+        &self,
+        context: &WriteContext,
+        events: &[NewEvent],
+        answer: &AppendAnswer,
+    ) -> StoreResult<Written<Vec<AppendOutcome>>> {
+        let (context, events, answer) = (context.clone(), events.to_vec(), answer.clone());
+        self.writer.write(Lane::Normal, |change| Box::pin(append::append_once(change, context, events, answer))).await
     }
 
     #[tracing::instrument(name = "db.rooms.history", level = "debug", skip_all)]

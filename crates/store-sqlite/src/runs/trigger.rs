@@ -7,6 +7,7 @@ use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{NewRun, RunState, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Overlap, TaskSpec};
+use switchboard_store_api::fail_point::FailPoint;
 use switchboard_store_api::{RetryOutcome, StoreError, TriggerOutcome, WriteContext, Written};
 use uuid::Uuid;
 
@@ -85,6 +86,20 @@ pub(crate) async fn active_of_task(change: &mut Change, id: TaskId) -> DbResult<
     Ok(ids.into_iter().map(RunId::from_uuid).collect())
 }
 
+/// Finds the oldest active run of a task that was never leased, or not since it was retried.
+async fn not_started_of_task(change: &mut Change, id: TaskId) -> DbResult<Option<RunId>> {
+    let found: Option<Uuid> = sqlx::query_scalar(
+        "-- runs.not_started_of_task
+        SELECT id FROM runs INDEXED BY runs_active_by_task
+        WHERE task_id = ? AND state IN ('scheduled', 'queued', 'waiting', 'running') AND started_at IS NULL
+        ORDER BY id LIMIT 1",
+    )
+    .bind(id.as_uuid())
+    .fetch_optional(&mut change.connection)
+    .await?;
+    Ok(found.map(RunId::from_uuid))
+}
+
 async fn active_with_dedupe_key(change: &mut Change, id: TaskId, key: &str) -> DbResult<Option<RunId>> {
     let found: Option<Uuid> = sqlx::query_scalar(
         "-- runs.active_with_dedupe_key
@@ -106,12 +121,16 @@ pub(super) async fn trigger(
     if let Some(replayed) = context::replay(change, &context).await? {
         return Ok(replayed);
     }
+    change.pass_at_commit([FailPoint::BeforeTriggerCommit, FailPoint::AfterTriggerCommit]);
     let Some(task) = tasks::row(&mut change.connection, run.task_id).await? else {
         return Ok(Written::Now(TriggerOutcome::TaskNotFound));
     };
     let spec = task.spec().map_err(|error| StoreError::corrupt("task", error))?;
-    if let Some(refusal) = refusal(change, &run, &spec).await? {
-        return Ok(Written::Now(refusal));
+    if let Some(outcome) = obstacle(change, &run, &spec).await? {
+        if let TriggerOutcome::Adopted(id) = &outcome {
+            context::complete(change, &context, id.as_uuid()).await?;
+        }
+        return Ok(Written::Now(outcome));
     }
     let draft = Draft {
         id: run.id,
@@ -131,8 +150,8 @@ pub(super) async fn trigger(
     Ok(Written::Now(TriggerOutcome::Created(run.id)))
 }
 
-/// Finds what stands against a run; under `replace` the active runs give way instead.
-async fn refusal(change: &mut Change, run: &NewRun, spec: &TaskSpec) -> DbResult<Option<TriggerOutcome>> {
+/// Finds what makes a new run impossible or needless; under `replace` the active runs give way instead.
+async fn obstacle(change: &mut Change, run: &NewRun, spec: &TaskSpec) -> DbResult<Option<TriggerOutcome>> {
     if let Some(key) = &run.dedupe_key
         && let Some(id) = active_with_dedupe_key(change, run.task_id, key.as_str()).await?
     {
@@ -140,6 +159,12 @@ async fn refusal(change: &mut Change, run: &NewRun, spec: &TaskSpec) -> DbResult
     }
     if spec.overlap == Overlap::Allow {
         return Ok(None);
+    }
+    if spec.overlap == Overlap::Skip
+        && run.trigger == Trigger::Webhook
+        && let Some(id) = not_started_of_task(change, run.task_id).await?
+    {
+        return Ok(Some(TriggerOutcome::Adopted(id)));
     }
     let active = active_of_task(change, run.task_id).await?;
     Ok(match spec.overlap {

@@ -163,6 +163,13 @@ pub(super) async fn delete(change: &mut Change, context: WriteContext, id: TaskI
     if deleted.rows_affected() == 0 {
         return Ok(false);
     }
+    sqlx::query(
+        "-- webhooks.delete_of_task
+        DELETE FROM webhook_secrets WHERE task_id = ?",
+    )
+    .bind(id.as_uuid())
+    .execute(&mut change.connection)
+    .await?;
     change.signal(SignalKind::TaskChanged, id.to_string(), 0);
     context::audit(change, &context).await?;
     Ok(true)

@@ -1,6 +1,11 @@
 //! One process, one writer: what holds for the file as a whole.
 
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
 use futures_util::future::join_all;
+use switchboard_model::auth_session::Credential;
 use switchboard_model::ids::TaskId;
 use switchboard_model::page::PageRequest;
 use switchboard_model::secret_text::SecretHash;
@@ -9,11 +14,15 @@ use switchboard_model::task::TaskSpec;
 use switchboard_model::ticket::{Grants, NewTicket};
 use switchboard_store_api::{BurnOutcome, MigrateReport, StoreError, WriteContext};
 use switchboard_store_conformance::Backend as _;
-use switchboard_store_sqlite::{OpenError, migrate, open, schema_version};
+use switchboard_store_sqlite::{OpenError, SqliteOptions, migrate, open, probe, schema_version};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::SqliteBackend;
+
+/// The longest that a test waits for what must come.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 fn spec(name: &str) -> TaskSpec {
     let text = format!(r#"{{"name":"{name}","action":{{"system":{{"function":"nothing"}}}}}}"#);
@@ -28,7 +37,7 @@ fn ticket(text: &str) -> NewTicket {
     NewTicket {
         hash: SecretHash::of(text),
         user_id: "7".parse().unwrap(),
-        session_id: None,
+        minted_by: Credential::User("7".parse().unwrap()),
         origin: None,
         grants: Grants::default(),
         ttl: Span::from_secs(60),
@@ -90,6 +99,42 @@ async fn a_second_process_is_refused_until_the_first_has_stopped() {
 }
 
 #[tokio::test]
+async fn no_link_leads_past_the_lock() {
+    let backend = SqliteBackend::create().await;
+    let elsewhere = tempfile::tempdir().unwrap();
+    let (file, folder) = (elsewhere.path().join("file.db"), elsewhere.path().join("folder"));
+    symlink(backend.options().path, &file).unwrap();
+    symlink(backend.folder.path(), &folder).unwrap();
+    for path in [file, folder.join("switchboard.db")] {
+        let refused = migrate(&SqliteOptions::new(&path)).await;
+        assert!(matches!(&refused, Err(OpenError::InUse { path: named }) if *named == path), "{refused:?}");
+    }
+    backend.stop().await;
+}
+
+#[tokio::test]
+async fn links_to_a_database_that_is_still_to_be_made_share_its_lock() {
+    let real = tempfile::tempdir().unwrap();
+    let links = tempfile::tempdir().unwrap();
+    let (folder, file) = (links.path().join("folder"), links.path().join("file.db"));
+    symlink(real.path(), &folder).unwrap();
+    symlink("folder/switchboard.db", &file).unwrap();
+    for path in [folder.join("switchboard.db"), file, real.path().join("switchboard.db")] {
+        probe(&SqliteOptions::new(path)).unwrap();
+    }
+    let names = |folder: &Path| -> Vec<_> {
+        let mut names: Vec<_> = folder.read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(real.path()), ["switchboard.db-lock"]);
+    assert_eq!(names(links.path()), ["file.db", "folder"]);
+
+    let lost = migrate(&SqliteOptions::new(links.path().join("missing/switchboard.db"))).await;
+    assert!(matches!(lost, Err(OpenError::LockFile { .. })), "{lost:?}");
+}
+
+#[tokio::test]
 async fn a_stopped_database_is_unavailable() {
     let backend = SqliteBackend::create().await;
     backend.stop().await;
@@ -104,7 +149,7 @@ async fn a_stopped_database_is_unavailable() {
 #[tokio::test]
 async fn migrating_again_applies_nothing_and_tolerates_what_a_newer_binary_applied() {
     let folder = tempfile::tempdir().unwrap();
-    let options = switchboard_store_sqlite::SqliteOptions::new(folder.path().join("switchboard.db"));
+    let options = SqliteOptions::new(folder.path().join("switchboard.db"));
     let report = |before, after| MigrateReport { before, after, known: schema_version() };
     assert_eq!(migrate(&options).await.unwrap(), report(0, schema_version()));
     assert_eq!(migrate(&options).await.unwrap(), report(schema_version(), schema_version()));
@@ -136,13 +181,16 @@ async fn a_task_that_cannot_be_read_is_parked_and_the_others_are_due() {
     sqlx::query("UPDATE tasks SET spec = '{\"name\":5}' WHERE name = 'bad'").execute(&pool).await.unwrap();
     pool.close().await;
 
-    let due = loop {
-        let due = stores.tasks.due(10).await.unwrap().tasks;
-        if !due.is_empty() {
-            break due;
+    let due = timeout(DEADLINE, async {
+        loop {
+            let due = stores.tasks.due(10).await.unwrap().tasks;
+            if !due.is_empty() {
+                break due;
+            }
+            sleep(Duration::from_millis(5)).await;
         }
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    };
+    });
+    let due = due.await.expect("the task is due in time");
     assert_eq!(due.iter().map(|task| task.id).collect::<Vec<_>>(), ids[1..]);
     assert!(matches!(stores.tasks.get(ids[0]).await, Err(StoreError::Corrupt { .. })));
     assert_eq!(stores.tasks.count_unarmed().await.unwrap(), 0);

@@ -104,7 +104,7 @@ impl ClusterBuilder {
         ];
         env.append(&mut self.env);
         // The address is replaced by that of each replica.
-        let options = ClientOptions { base_url: "http://127.0.0.1".to_owned(), api_key: Some(key.clone()) };
+        let options = ClientOptions { base_url: "http://127.0.0.1".to_owned(), credential: Some(key.clone()) };
         let client = Client::new(options).must("making a client");
         let own_env = (0..self.size).map(|index| self.own_env_of(index)).collect();
         let blueprint = Blueprint { binary, env, key, client, folder: folder.path().to_owned() };

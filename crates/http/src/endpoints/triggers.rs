@@ -1,0 +1,126 @@
+//! Manual triggers: a run of a task, and its ending for callers that wait for it.
+
+use std::time::Duration;
+
+use axum::Json as Body;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use serde_json::json;
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::run::{NewRun, Run, Trigger};
+use switchboard_model::scope::Scope;
+use switchboard_model::span::Span;
+use switchboard_model::wire::code::ErrorCode;
+use switchboard_model::wire::rest::{TriggerRequest, TriggerResponse};
+use switchboard_store_api::{TriggerOutcome, WriteContext, Written};
+use tokio::time::Instant;
+
+use crate::access::Caller;
+use crate::answer::Created;
+use crate::endpoints::runs::existing;
+use crate::error::ApiError;
+use crate::extract::{Path, Query};
+use crate::once::Once;
+use crate::{ApiResult, App, AppState};
+
+/// How much of the time of a request is left for its answer.
+const ANSWER_MARGIN: Duration = Duration::from_secs(2);
+
+/// The pauses between two looks at a run: each is half as long again as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How the answer is wanted.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TriggerQuery {
+    /// How long to wait for the end of the run.
+    wait: Option<Span>,
+}
+
+/// Makes a run of a task, unless its policies or an active run with the same key forbid it.
+///
+/// With `?wait=10s` the answer is the run once it has ended (200), or its id when the time is over before (202).
+pub(crate) async fn trigger(
+    State(app): State<App>,
+    caller: Caller,
+    Path(task_id): Path<TaskId>,
+    Query(query): Query<TriggerQuery>,
+    request: Once<TriggerRequest>,
+) -> ApiResult<Response> {
+    let until = query.wait.map(|wait| deadline(&app, &caller, wait)).transpose()?;
+    let answer = start(&app, &caller, task_id, request).await?;
+    let path = format!("/api/v1/runs/{}", answer.run_id);
+    match until {
+        Some(until) => Ok(match ended(&app, answer.run_id, until).await? {
+            Some(run) => Body(run).into_response(),
+            None => Created::new(&app.options, &path, answer).with_status(StatusCode::ACCEPTED).into_response(),
+        }),
+        None if answer.duplicate => Ok(Body(answer).into_response()),
+        None => Ok(Created::new(&app.options, &path, answer).into_response()),
+    }
+}
+
+/// Finds out until when to wait, if the caller may read how the run ends.
+fn deadline(app: &AppState, caller: &Caller, wait: Span) -> ApiResult<Instant> {
+    caller.require(&Scope::RunsRead)?;
+    let most = app.options.request_timeout.saturating_sub(ANSWER_MARGIN);
+    if wait.to_std() > most {
+        let detail = format!("must be at most {}s; read the run for longer ones", most.as_secs());
+        return Err(ApiError::field(ErrorCode::ValidationFailed, "wait", detail));
+    }
+    Ok(Instant::now() + wait.to_std())
+}
+
+async fn start(
+    app: &AppState,
+    caller: &Caller,
+    task_id: TaskId,
+    request: Once<TriggerRequest>,
+) -> ApiResult<TriggerResponse> {
+    let Once { value: TriggerRequest { input, delay, dedupe_key }, claim } = request;
+    let delay = delay.unwrap_or_default();
+    let run = NewRun { id: RunId::new(), task_id, trigger: Trigger::Manual, input, delay, dedupe_key };
+    let context = caller.change("run.trigger", run.id).after(&json!({"task_id": task_id}))?.context();
+    let context = WriteContext { once: claim, ..context };
+    let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
+    let made = |run_id| Ok(TriggerResponse { run_id, duplicate: false });
+    match app.stores.runs.trigger(&context, &run).await? {
+        Written::Now(TriggerOutcome::Created(run_id)) => made(run_id),
+        Written::Replayed(record) => made(RunId::from_uuid(record.result_id)),
+        Written::Now(TriggerOutcome::Duplicate(run_id) | TriggerOutcome::Adopted(run_id)) => {
+            Ok(TriggerResponse { run_id, duplicate: true })
+        }
+        Written::Now(TriggerOutcome::Active(active)) => conflict(format!(
+            "run {active} of this task is active and its overlap policy is skip; wait for it, cancel it, or change the policy"
+        )),
+        Written::Now(TriggerOutcome::QueueFull) => conflict(
+            "as many runs of this task are waiting as its queue_max allows; wait, cancel some, or raise it".to_owned(),
+        ),
+        Written::Now(TriggerOutcome::TaskNotFound) => Err(ApiError::not_found("task")),
+        Written::Mismatch => Err(ApiError::idempotency_mismatch()),
+    }
+}
+
+/// Looks at a run, wherever it is executed, until it has ended, the time is over or the replica is being stopped.
+/// When the client goes away its request is dropped, and this with it.
+async fn ended(app: &AppState, id: RunId, until: Instant) -> ApiResult<Option<Run>> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match existing(app, id).await {
+            Ok(run) if run.state.is_terminal() => return Ok(Some(run)),
+            Ok(_) => {}
+            // The run was made all the same; a database that is away for a moment does not end the wait.
+            Err(error) if error.code().is_retryable() => {}
+            Err(error) => return Err(error),
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() || app.lifecycle.is_draining() {
+            return Ok(None);
+        }
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (pause * 3 / 2).min(LONGEST_PAUSE);
+    }
+}

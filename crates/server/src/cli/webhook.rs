@@ -1,0 +1,57 @@
+//! Commands about webhooks.
+
+use clap::Subcommand;
+use switchboard_model::identity::{ClientKey, TaskName};
+use switchboard_model::ids::WebhookSecretId;
+use switchboard_model::secret_text::SecretText;
+use switchboard_model::span::Span;
+
+use super::TaskRef;
+use super::remote::secret;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum WebhookCommand {
+    /// Lets whoever has a new secret trigger a task; prints the secret, which is shown this once.
+    Add {
+        /// The name or id of the task.
+        task: TaskRef,
+        /// Takes over the secret that the sender has already, from standard input.
+        #[arg(long)]
+        secret_stdin: bool,
+        /// How long the secret works, such as 90days; until it is deleted if absent.
+        #[arg(long, value_name = "DURATION")]
+        ttl: Option<Span>,
+    },
+    /// Lists the secrets of a task, without what is secret about them.
+    List {
+        /// The name or id of the task.
+        task: TaskRef,
+    },
+    /// Deletes a secret of a task.
+    Delete {
+        /// The name or id of the task.
+        task: TaskRef,
+        /// The id of the secret.
+        id: WebhookSecretId,
+    },
+    /// Prints a curl command that triggers a task; it is signed now and good for five minutes.
+    Curl {
+        /// The name of the task.
+        task: TaskName,
+        /// The secret; better given in the environment, where other users cannot see it.
+        #[arg(
+            long,
+            env = "SWITCHBOARD_WEBHOOK_SECRET",
+            hide_env_values = true,
+            value_name = "SECRET",
+            value_parser = secret
+        )]
+        secret: SecretText,
+        /// What the run is given, as JSON; @FILE reads it from a file, - from standard input.
+        #[arg(long, value_name = "JSON", default_value = "{}")]
+        body: String,
+        /// The identity of the message: deliveries with the same make one run; a new one if absent.
+        #[arg(long, value_name = "ID")]
+        id: Option<ClientKey>,
+    },
+}
