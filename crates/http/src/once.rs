@@ -15,7 +15,7 @@ use crate::access::Caller;
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A body that is not decoded yet, and the claim of the idempotency key that came with it.
 #[derive(Debug)]

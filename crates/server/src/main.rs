@@ -10,6 +10,7 @@ mod database;
 mod demo;
 mod keys;
 mod lifecycle;
+mod listen;
 mod membership;
 mod output;
 mod telemetry;

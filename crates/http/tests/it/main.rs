@@ -5,10 +5,12 @@
 mod access;
 mod api_keys;
 mod audit;
+mod edge;
 mod errors;
 mod events;
 mod external;
 mod harness;
+mod limits;
 mod named_tasks;
 mod probes;
 mod sign_in;
