@@ -5,7 +5,7 @@
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use switchboard_events::{PublishError, error_chain};
 use switchboard_model::task::TaskSpecError;
@@ -25,13 +25,14 @@ pub(crate) struct ApiError {
     code: ErrorCode,
     detail: String,
     errors: Vec<FieldProblem>,
+    headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl ApiError {
     /// Makes an error with the status that goes with its code.
     pub(crate) fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        Self { status, code, detail: detail.into(), errors: Vec::new() }
+        Self { status, code, detail: detail.into(), errors: Vec::new(), headers: Vec::new() }
     }
 
     /// Blames a field of the request.
@@ -55,6 +56,17 @@ impl ApiError {
     /// Sets a status that is more precise than the one of the code.
     pub(crate) fn with_status(self, status: StatusCode) -> Self {
         Self { status, ..self }
+    }
+
+    /// Adds a header to the answer.
+    pub(crate) fn with_header(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.headers.push((name, value));
+        self
+    }
+
+    /// Says when the same request may succeed, in seconds from now.
+    pub(crate) fn with_retry_after(self, seconds: u64) -> Self {
+        self.with_header(RETRY_AFTER, seconds.into())
     }
 
     /// Says that a thing does not exist.
@@ -114,14 +126,16 @@ impl ApiError {
 }
 
 impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
+    fn into_response(mut self) -> Response {
         let mut response = self.status.into_response();
+        let headers = response.headers_mut();
+        headers.extend(std::mem::take(&mut self.headers));
         match self.code {
             ErrorCode::Unauthorized => {
-                response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             ErrorCode::Unavailable => {
-                response.headers_mut().insert(RETRY_AFTER, RETRY_AFTER_SECONDS.into());
+                headers.entry(RETRY_AFTER).or_insert(RETRY_AFTER_SECONDS.into());
             }
             _ => {}
         }

@@ -12,13 +12,15 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
-use switchboard_model::identity::{RoomName, TaskName, UserId};
+use switchboard_model::identity::{ClientKey, RoomName, TaskName, UserId};
 use switchboard_model::ids::{ApiKeyId, RunId, SessionId, TaskId, WebhookSecretId};
 use switchboard_model::page::{MAX_PAGE, PageRequest};
 use switchboard_model::wire::code::ErrorCode;
+use switchboard_model::wire::strict::Strict;
 
 use crate::ApiResult;
 use crate::error::ApiError;
+use crate::middleware::Deadline;
 
 /// The bytes of a JSON body; a request without a body counts as one with an empty object.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ impl JsonBody {
     /// `bad_request` when it is not JSON; `validation_failed` names the field that has no place or a wrong value.
     pub(crate) fn decode<T: DeserializeOwned>(&self) -> ApiResult<T> {
         let mut json = serde_json::Deserializer::from_slice(&self.0);
-        let value = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let value = serde_path_to_error::deserialize(Strict(&mut json)).map_err(|error| {
             let field = error.path().to_string();
             let error = error.into_inner();
             match error.classify() {
@@ -65,7 +67,8 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
     }
 }
 
-/// The bytes of a body of any kind.
+/// The bytes of a body of any kind, if they come in time. Handlers are cut off at the same deadline, and the body is
+/// asked first.
 #[derive(Debug)]
 pub(crate) struct RawBody(pub(crate) Bytes);
 
@@ -73,7 +76,16 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        Bytes::from_request(request, state).await.map(Self).map_err(|rejection| match rejection.status() {
+        let deadline = request.extensions().get::<Deadline>().copied();
+        let reading = Bytes::from_request(request, state);
+        let read = match deadline {
+            Some(Deadline(at)) => tokio::time::timeout_at(at, reading).await.map_err(|_| {
+                ApiError::new(ErrorCode::BadRequest, "the body did not arrive in time; nothing was done")
+                    .with_status(StatusCode::REQUEST_TIMEOUT)
+            })?,
+            None => reading.await,
+        };
+        read.map(Self).map_err(|rejection| match rejection.status() {
             StatusCode::PAYLOAD_TOO_LARGE => {
                 ApiError::new(ErrorCode::PayloadTooLarge, "the body is above 1 MiB; split the request")
             }
@@ -109,9 +121,6 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        if parts.uri.query().is_some_and(|query| query.contains("%00")) {
-            return Err(ApiError::new(ErrorCode::BadRequest, "the query must not contain U+0000"));
-        }
         match axum::extract::Query::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(value)) => Ok(Self(value)),
             Err(rejection) => Err(ApiError::new(ErrorCode::BadRequest, rejection.body_text())),
@@ -131,6 +140,7 @@ impl PathPart for ApiKeyId {}
 impl PathPart for SessionId {}
 impl PathPart for WebhookSecretId {}
 impl PathPart for TaskName {}
+impl PathPart for ClientKey {}
 impl PathPart for UserId {}
 impl PathPart for RoomName {
     const CODE: ErrorCode = ErrorCode::RoomNameInvalid;
@@ -220,6 +230,7 @@ mod tests {
     use axum::body::Body;
     use axum::http::header::HeaderValue;
     use axum::response::IntoResponse as _;
+    use switchboard_model::wire::limits::JSON_DEPTH;
     use switchboard_model::wire::rest::{PublishRequest, TaskUpdate, TriggerRequest};
 
     use super::*;
@@ -271,10 +282,44 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn objects_are_not_read_from_arrays_and_texts_hold_no_nul() {
+        let cases = [
+            "[]",
+            r#"[1,{"name":"x","action":{"system":{"function":"f"}}}]"#,
+            r#"{"version":1,"spec":["x",null,{"system":{"function":"f"}}]}"#,
+            r#"{"version":1,"spec":{"name":"x","action":{"system":["f"]}}}"#,
+            r#"{"version":1,"spec":{"name":"x","action":{"system":{"function":"f"}},"missed":{"catch_up":[1,"1s"]}}}"#,
+        ];
+        for body in cases {
+            let (status, text) = read::<TaskUpdate>(JSON, body).await.unwrap_err();
+            assert_eq!(status, 422, "{body}: {text}");
+            assert!(text.contains("must be an object, not an array"), "{body}: {text}");
+        }
+        let (status, text) = read::<TaskUpdate>(
+            JSON,
+            r#"{"version":1,"spec":{"name":"x","action":{"system":{"function":"a\u0000b"}}}}"#,
+        )
+        .await
+        .unwrap_err();
+        assert_eq!(status, 422);
+        assert!(text.contains("spec.action.system.function") && text.contains("U+0000"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn payloads_are_nested_up_to_the_limit() {
+        let body = |levels: usize| format!(r#"{{"input":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
+        assert!(read::<TriggerRequest>(JSON, &body(JSON_DEPTH)).await.is_ok());
+        for levels in [JSON_DEPTH + 1, 100_000] {
+            let (status, text) = read::<TriggerRequest>(JSON, &body(levels)).await.unwrap_err();
+            assert!(status == 422 && text.contains("64 levels"), "{text}");
+        }
+    }
+
+    #[tokio::test]
     async fn payloads_stay_verbatim() {
         let request: PublishRequest =
-            read(JSON, r#"{"event":"tick","payload":{"a" : 1.0e5, "b":"\ud800"}}"#).await.unwrap();
-        assert_eq!(request.payload.as_str(), r#"{"a" : 1.0e5, "b":"\ud800"}"#);
+            read(JSON, r#"{"event":"tick","payload":{"a" : 1.0e5, "b":"\ud800", "c":"\u0000"}}"#).await.unwrap();
+        assert_eq!(request.payload.as_str(), r#"{"a" : 1.0e5, "b":"\ud800", "c":"\u0000"}"#);
     }
 
     #[test]

@@ -7,14 +7,19 @@ mod access;
 mod answer;
 mod audit;
 mod auth;
+mod client_address;
+mod cors;
 mod endpoints;
 mod error;
 mod extract;
 mod lifecycle;
+mod limits;
 mod middleware;
 mod once;
 mod openapi;
+mod origin;
 mod readiness;
+mod request_line;
 mod routes;
 mod sealing;
 mod ws;
@@ -29,14 +34,18 @@ use switchboard_model::ids::InstanceId;
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
-pub use auth::{AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyError, KeyRing};
+pub use auth::{
+    AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyAlgorithm, KeyError, KeyRing,
+};
 pub use lifecycle::Lifecycle;
+pub use limits::LimitOptions;
 pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
 
 use auth::passwords::Passwords;
 use error::ApiError;
+use limits::{Limiter, Rules};
 use readiness::Readiness;
 
 /// Everything that the HTTP surface works with.
@@ -65,14 +74,19 @@ pub struct Api {
 /// What operators decide about the HTTP surface.
 #[derive(Clone, Debug)]
 pub struct HttpOptions {
-    /// The origins from which browsers may open sockets, such as `https://app.example`; compared exactly.
+    /// The origins from which browsers may open sockets and read answers, such as `https://app.example`; compared
+    /// exactly.
     pub allowed_origins: Vec<String>,
     /// Where clients reach the fleet, such as `https://switchboard.example`; `Location` headers start with it.
     pub public_url: Option<String>,
+    /// The addresses of proxies whose word on the client's address is taken.
+    pub trusted_proxies: Vec<ipnet::IpNet>,
     /// The identity of this replica; shown to callers with a key only.
     pub instance: InstanceId,
     /// How long a request may take.
     pub request_timeout: Duration,
+    /// How much may be asked for.
+    pub limits: LimitOptions,
     /// How people sign in.
     pub auth: AuthOptions,
     /// Encrypts the secrets that the database keeps.
@@ -84,12 +98,16 @@ struct AppState {
     api: Api,
     readiness: Readiness,
     passwords: Passwords,
+    limiter: Limiter,
+    rules: Rules,
 }
 
 impl AppState {
     fn new(api: Api) -> Self {
         let passwords = Passwords::new(api.options.auth.hashing.clone(), api.tracker.clone());
-        Self { readiness: Readiness::new(&api), passwords, api }
+        let limiter = Limiter::new(Arc::clone(&api.stores.limits));
+        let rules = Rules::new(api.options.limits.requests);
+        Self { readiness: Readiness::new(&api), passwords, limiter, rules, api }
     }
 
     /// Returns database time.

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::error::{ApiError, write_problem};
 use crate::routes::Route;
 
-const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// The longest request id that is taken over from a client, in characters.
 const REQUEST_ID_CHARS: usize = 128;
@@ -95,9 +95,15 @@ pub(crate) async fn observe(request: Request, next: Next) -> Response {
     response
 }
 
+/// When a request must have been served; its body is given up on at the same time.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(pub(crate) Instant);
+
 /// Ends requests that take too long, and turns panics into answers.
-pub(crate) async fn guard(State(limit): State<Duration>, request: Request, next: Next) -> Response {
-    match tokio::time::timeout(limit, AssertUnwindSafe(next.run(request)).catch_unwind()).await {
+pub(crate) async fn guard(State(limit): State<Duration>, mut request: Request, next: Next) -> Response {
+    let deadline = Instant::now() + limit;
+    request.extensions_mut().insert(Deadline(deadline));
+    match tokio::time::timeout_at(deadline, AssertUnwindSafe(next.run(request)).catch_unwind()).await {
         Ok(Ok(response)) => response,
         Ok(Err(panic)) => {
             let message = panic.downcast_ref::<&str>().copied().or(panic.downcast_ref::<String>().map(String::as_str));

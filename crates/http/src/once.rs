@@ -17,7 +17,7 @@ use crate::access::Caller;
 use crate::error::ApiError;
 use crate::extract::JsonBody;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A body that will be decoded as a `T`, and the claim of the idempotency key that came with it.
 #[derive(Debug)]

@@ -9,12 +9,13 @@ use switchboard_model::wire::limits::BODY_BYTES;
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, events, hooks, instances, named_tasks, probes, rooms, runs, settings, tasks, tickets,
-    triggers, users, webhook_secrets,
+    api_keys, audit, auth, events, hooks, instances, limits, named_tasks, probes, rooms, runs, settings, tasks,
+    tickets, triggers, users, webhook_secrets,
 };
+use crate::limits::limit_requests;
 use crate::middleware::{guard, identify, observe};
 use crate::openapi::{self, Sketch, describe};
-use crate::{Api, App, AppState, ws};
+use crate::{Api, App, AppState, cors, request_line, ws};
 
 /// Who may use a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +122,7 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/rooms/{name}/events"   Access::Publish                  => events::publish_to_room;
     GET    "/api/v1/rooms/{name}/events"   Access::Scope(Scope::RoomsRead)  => events::history;
     POST   "/api/v1/users/{id}/events"     Access::Publish                  => events::publish_to_user;
+    POST   "/api/v1/limits/{key}/take"     Access::Scope(Scope::Coordination) => limits::take;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;
     PUT    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::put_fleet;
@@ -143,14 +145,17 @@ pub fn metrics_router(api: Api) -> axum::Router {
 
 fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     let timeout = api.options.request_timeout;
+    let allowed_origins = api.options.allowed_origins.clone();
     let app = App::new(AppState::new(api));
     let mut router = axum::Router::new();
     for route in ROUTES.iter().filter(|route| is_included(route)) {
         let handler = (route.handler)();
+        let limited = from_fn_with_state(App::clone(&app), limit_requests);
         let handler = match &route.access {
-            Access::Anonymous | Access::Login | Access::Ticket | Access::Signature => handler,
+            Access::Anonymous | Access::Ticket => handler,
+            Access::Login | Access::Signature => handler.route_layer(limited),
             access @ (Access::SignedIn | Access::Scope(_) | Access::Publish) => {
-                handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise))
+                handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise)).route_layer(limited)
             }
         };
         router = router.route(route.path, handler);
@@ -159,6 +164,9 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     router
         .layer(from_fn_with_state(timeout, guard))
         .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(from_fn(request_line::check))
+        .layer(cors::layer(allowed_origins))
+        .layer(from_fn(cors::withhold_from_foreigners))
         .layer(from_fn(observe))
         .layer(from_fn(identify))
         .with_state(app)
@@ -170,6 +178,7 @@ pub fn describe_metrics() {
     crate::auth::describe_metrics();
     auth::describe_metrics();
     crate::endpoints::hooks::describe_metrics();
+    crate::limits::describe_metrics();
     ws::describe_metrics();
     metrics::gauge!("switchboard_feed_age_seconds").set(0.0);
 }

@@ -39,6 +39,9 @@ pub struct NewAuthSession {
     pub id: SessionId,
     /// Whose it is.
     pub user_id: UserId,
+    /// The version of the user on which the sign-in was decided, so that a password that was replaced meanwhile
+    /// opens nothing; `None` when it was decided on nothing of the user.
+    pub user_version: Option<i64>,
     /// What the client called itself.
     pub client: Option<String>,
     /// The hash of its first refresh token.

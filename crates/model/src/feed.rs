@@ -28,7 +28,7 @@ pub enum SignalKind {
     ApiKeyRevoked,
     /// A sign-in session was ended before its time; the key is its id.
     SessionRevoked,
-    /// Everything of a user was revoked: disabled, deleted, or given a new password; the key is the user id.
+    /// A user was disabled or deleted; the key is the user id.
     UserRevoked,
 }
 

@@ -96,11 +96,12 @@ impl Rate {
     /// Describes a decision after which the key is used for another `debt_us` microseconds.
     #[must_use]
     pub fn decided(&self, is_allowed: bool, debt_us: i64, cost: u32) -> Decision {
-        let free_us = self.cost_us(self.burst).saturating_sub(debt_us).max(0);
+        // Negative when more was taken under another rate than this one allows at once.
+        let free_us = self.cost_us(self.burst).saturating_sub(debt_us);
         let missing_us = if is_allowed { 0 } else { self.cost_us(cost).saturating_sub(free_us).max(0) };
         Decision {
             allowed: is_allowed,
-            remaining: u32::try_from(free_us / self.cost_us(1)).unwrap_or(self.burst),
+            remaining: u32::try_from(free_us.max(0) / self.cost_us(1)).unwrap_or(self.burst),
             retry_after: up_to_millis(missing_us),
             reset_after: up_to_millis(debt_us.max(0)),
         }
@@ -205,6 +206,8 @@ mod tests {
         assert_eq!((denied.retry_after, denied.reset_after), (Span::from_millis(100), Span::from_millis(300)));
         assert!(!rate.take(tat, 1_099_999, 1).0.allowed);
         assert!(rate.take(tat, 1_100_000, 1).0.allowed);
+        let after_a_higher_rate = rate.take(Some(1_000_000), 0, 1).0;
+        assert_eq!((after_a_higher_rate.remaining, after_a_higher_rate.retry_after), (0, Span::from_millis(800)));
         assert!(!rate.take(None, 0, 4).0.allowed, "more than the burst is never there");
     }
 

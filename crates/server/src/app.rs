@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
-use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle};
+use switchboard_http::{
+    Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions,
+};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -14,9 +16,10 @@ use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
-use switchboard_scheduler::{HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner};
+use switchboard_scheduler::{
+    HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner,
+};
 use switchboard_store_api::{Stores, WriteContext};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -24,6 +27,7 @@ use crate::actions::{EventRunner, system_functions};
 use crate::config::Config;
 use crate::database::Database;
 use crate::keys::Keys;
+use crate::listen::{self, Bounds, Edge};
 use crate::membership::Membership;
 
 /// The phases of a stop, in the order in which they are cancelled.
@@ -130,8 +134,15 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         options: HttpOptions {
             allowed_origins: config.server.allowed_origins.clone(),
             public_url: config.server.public_url.clone(),
+            trusted_proxies: config.server.trusted_proxies.clone(),
             instance,
             request_timeout: config.server.request_timeout.to_std(),
+            limits: LimitOptions {
+                requests: config.limits.requests,
+                login_account: config.limits.login_account,
+                login_address: config.limits.login_address,
+                login_global: config.limits.login_global,
+            },
             auth,
             sealer: Arc::new(keys.sealing),
         },
@@ -188,30 +199,21 @@ fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: 
 /// Serves the whole surface, or probes and metrics alone on a replica without the role `api`.
 async fn listen(config: &Config, api: Api, trackers: &Trackers, stop: &StopTokens) -> anyhow::Result<SocketAddr> {
     let probes = switchboard_http::metrics_router(api.clone());
+    let edge = Edge {
+        bounds: Bounds {
+            max_connections: config.server.max_connections,
+            header_timeout: config.server.header_timeout.to_std(),
+            idle_timeout: config.server.idle_timeout.to_std(),
+        },
+        lifecycle: api.lifecycle.clone(),
+        tracker: trackers.edge.clone(),
+        stop: stop.edge.clone(),
+    };
     let main = if config.roles.contains(&Role::Api) { switchboard_http::router(api) } else { probes.clone() };
-    let address = serve(config.server.bind, main, trackers, stop).await?;
+    let address = listen::listen(config.server.bind, main, edge.clone()).await?;
     if let Some(bind) = config.server.metrics_bind {
-        serve(bind, probes, trackers, stop).await?;
+        listen::listen(bind, probes, edge).await?;
     }
-    Ok(address)
-}
-
-async fn serve(
-    bind: SocketAddr,
-    router: axum::Router,
-    trackers: &Trackers,
-    stop: &StopTokens,
-) -> anyhow::Result<SocketAddr> {
-    let listener = TcpListener::bind(bind).await.with_context(|| format!("cannot listen on {bind}"))?;
-    let address = listener.local_addr()?;
-    let edge = stop.edge.clone();
-    trackers.edge.spawn(async move {
-        let service = router.into_make_service_with_connect_info::<SocketAddr>();
-        let served = axum::serve(listener, service).with_graceful_shutdown(edge.cancelled_owned()).await;
-        if let Err(error) = served {
-            tracing::error!(%error, "the listener failed");
-        }
-    });
     Ok(address)
 }
 

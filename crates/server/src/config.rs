@@ -22,7 +22,9 @@ use switchboard_model::secret_text::SecretText;
 pub(crate) use self::auth::{Auth, Limits, Secrets};
 use self::layers::{Layer, merge};
 pub(crate) use self::reference::reference;
-pub(crate) use self::sections::{Audit, Database, Drain, Hints, Instance, LogFormat, Realtime, Scheduler, Server, Telemetry};
+pub(crate) use self::sections::{
+    Audit, Database, Drain, Hints, Instance, LogFormat, Realtime, Scheduler, Server, Telemetry,
+};
 
 /// Everything an operator can set.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 use serde::{Deserialize, Serialize};
-use switchboard_http::{KeyRing, Sealer};
+use switchboard_http::{KeyAlgorithm, KeyRing, Sealer};
 use switchboard_model::secret_text::SecretText;
 
 use crate::config::{Config, Replicas};
@@ -34,10 +34,7 @@ impl Keys {
     /// Reads the configured keys. What is not configured comes from the key file, which is made when missing;
     /// replicas of a fleet must be given theirs.
     pub(crate) fn load(config: &Config, database: &Database) -> anyhow::Result<Self> {
-        let mut signing = configured(&config.auth.signing_keys, config.auth.signing_keys_file.as_deref())
-            .context("auth.signing_keys")?;
-        let mut sealing =
-            configured(&config.secrets.keys, config.secrets.keys_file.as_deref()).context("secrets.keys")?;
+        let (mut signing, mut sealing) = (config.auth.signing_keys.clone(), config.secrets.keys.clone());
         if signing.is_empty() || sealing.is_empty() {
             if config.replicas == Replicas::Multi {
                 bail!(
@@ -70,17 +67,6 @@ fn path(config: &Config, database: &Database) -> PathBuf {
     }
 }
 
-/// Returns the keys of the configuration itself, or of a file with one key a line.
-fn configured(keys: &[SecretText], file: Option<&Path>) -> anyhow::Result<Vec<SecretText>> {
-    let Some(file) = file else { return Ok(keys.to_vec()) };
-    if !keys.is_empty() {
-        bail!("give the keys themselves or a file of them, not both");
-    }
-    let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    Ok(lines.map(|line| SecretText::from_presented(line.to_owned())).collect())
-}
-
 impl KeyFile {
     /// Reads the file, or makes it with new keys. Of two processes that make it, one wins and both read the same.
     fn open(path: &Path) -> anyhow::Result<Self> {
@@ -96,7 +82,7 @@ impl KeyFile {
 
     fn new() -> anyhow::Result<Self> {
         Ok(Self {
-            signing_keys: vec![KeyRing::generate_text(OWN_KEY)?.expose().to_owned()],
+            signing_keys: vec![KeyRing::generate_text(OWN_KEY, KeyAlgorithm::Hs256)?.expose().to_owned()],
             secrets_keys: vec![Sealer::generate_text(OWN_KEY)?.expose().to_owned()],
         })
     }
@@ -113,7 +99,9 @@ impl KeyFile {
         // The error of the parser would quote the line, and the line is a secret.
         let text = std::io::read_to_string(file)?;
         toml::from_str(&text).map(Some).map_err(|_| {
-            anyhow::anyhow!("it is not what was written there; restore it from a copy, since what it encrypted needs it")
+            anyhow::anyhow!(
+                "it is not what was written there; restore it from a copy, since what it encrypted needs it"
+            )
         })
     }
 

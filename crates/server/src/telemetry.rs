@@ -38,5 +38,6 @@ pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     switchboard_events::describe_metrics();
     switchboard_scheduler::describe_metrics();
     switchboard_http::describe_metrics();
+    crate::listen::describe_metrics();
     Ok(handle)
 }

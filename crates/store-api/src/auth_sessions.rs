@@ -25,7 +25,7 @@ pub enum RefreshOutcome {
 /// Sign-in sessions. One that has ended is forgotten: its row, its refresh tokens and its tickets are gone.
 #[async_trait]
 pub trait AuthSessionStore: Send + Sync {
-    /// Starts a session. `None` means that the user is disabled or gone, as of this transaction.
+    /// Starts a session. `None` means that the user is disabled, gone or edited since, as of this transaction.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -69,6 +69,7 @@ pub(crate) fn new_session(name: &str, token: &str) -> NewAuthSession {
     NewAuthSession {
         id: SessionId::new(),
         user_id: user(name),
+        user_version: None,
         client: None,
         refresh: SecretHash::of(token),
         idle_ttl: LONG,

@@ -13,7 +13,7 @@ use switchboard_store_api::{RefreshOutcome, Stores};
 use crate::Backend;
 use crate::accounts::{
     DAY, audit_actions, audited, burned, create_key, create_user, disable, is_valid, issue, new_api_key, new_session,
-    refresh, refreshed, sessions, sign_in, start, ticket_of, user,
+    phc, refresh, refreshed, sessions, sign_in, start, ticket_of, user,
 };
 use crate::fixtures::{LONG, Reader, SHORT, database_time, now, pages, system, until, wait_past};
 
@@ -69,6 +69,18 @@ pub(crate) async fn nobody_who_is_disabled_or_unknown_signs_in(backend: &dyn Bac
         assert!(!is_valid(&stores, new.id).await);
     }
     assert_eq!(audit_actions(&stores).await, [""; 0], "nothing was done");
+}
+
+pub(crate) async fn a_password_that_was_replaced_meanwhile_opens_nothing(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let before = create_user(&stores, "ann").await;
+    assert!(stores.users.set_password(&system(), &before.id, &phc("fresh"), None).await.unwrap());
+    let decided_on = |version, token| NewAuthSession { user_version: Some(version), ..new_session("ann", token) };
+    let late = decided_on(before.version, "t1");
+    assert_eq!(stores.auth_sessions.start(&system(), &late).await.unwrap(), None);
+    assert_eq!(sessions(&stores, "ann").await, []);
+    let now = stores.users.get(&before.id).await.unwrap().unwrap();
+    start(&stores, &decided_on(now.version, "t2")).await;
 }
 
 pub(crate) async fn each_refresh_token_is_succeeded_by_the_next(backend: &dyn Backend) {

@@ -248,6 +248,7 @@ cases! { $
     auth_sessions {
         a_started_session_reads_back,
         nobody_who_is_disabled_or_unknown_signs_in,
+        a_password_that_was_replaced_meanwhile_opens_nothing,
         each_refresh_token_is_succeeded_by_the_next,
         a_lost_answer_can_be_asked_for_again,
         an_unused_successor_is_replaced_by_another_one,

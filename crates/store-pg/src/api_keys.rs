@@ -101,6 +101,17 @@ impl ApiKeyStore for ApiKeys {
         if revoked == 0 {
             return tx.undo(false).await;
         }
+        sqlx::query(
+            "-- tickets.forget_of_key
+             WITH minted AS MATERIALIZED (
+                 SELECT hash FROM switchboard.tickets WHERE key_id = $1 ORDER BY hash FOR UPDATE
+             )
+             DELETE FROM switchboard.tickets AS ticket USING minted WHERE ticket.hash = minted.hash",
+        )
+        .bind(id.as_uuid())
+        .execute(&mut *tx)
+        .await
+        .map_err(fault)?;
         audit(&mut tx, context).await?;
         tx.signal(SignalKind::ApiKeyRevoked, &id);
         tx.commit().await?;

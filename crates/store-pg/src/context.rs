@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use crate::connect::Tx;
 use crate::error::fault;
+use crate::rows::{json, storable};
 
 /// Claims the once-key of the request, if it has one, for the thing that it is about to make.
 ///
@@ -20,7 +21,7 @@ pub(crate) async fn claim<T>(tx: &mut Tx, context: &WriteContext, result: Uuid) 
          VALUES ($1, $2, $3, $4, clock_timestamp() + $5 * interval '1 millisecond')
          ON CONFLICT (scope, key) DO UPDATE
              SET request_hash = excluded.request_hash, result_id = excluded.result_id,
-                 expires_at = excluded.expires_at
+                 result = NULL, expires_at = excluded.expires_at
              WHERE known.expires_at <= clock_timestamp()",
     )
     .bind(&once.scope)
@@ -34,9 +35,9 @@ pub(crate) async fn claim<T>(tx: &mut Tx, context: &WriteContext, result: Uuid) 
     if claimed.rows_affected() == 1 {
         return Ok(None);
     }
-    let (request_hash, result_id): (Vec<u8>, Uuid) = sqlx::query_as(
+    let (request_hash, result_id, result): (Vec<u8>, Uuid, Option<String>) = sqlx::query_as(
         "-- once.find
-         SELECT request_hash, result_id FROM switchboard.once WHERE scope = $1 AND key = $2",
+         SELECT request_hash, result_id, result FROM switchboard.once WHERE scope = $1 AND key = $2",
     )
     .bind(&once.scope)
     .bind(&once.key)
@@ -44,10 +45,27 @@ pub(crate) async fn claim<T>(tx: &mut Tx, context: &WriteContext, result: Uuid) 
     .await
     .map_err(fault)?;
     Ok(Some(if request_hash == once.request_hash {
-        Written::Replayed(OnceRecord { result_id })
+        Written::Replayed(OnceRecord { result_id, result: json("once-key", result)? })
     } else {
         Written::Mismatch
     }))
+}
+
+/// Completes a claimed once-key with something else than the identity that it was claimed for.
+pub(crate) async fn complete(tx: &mut Tx, context: &WriteContext, record: &OnceRecord) -> StoreResult<()> {
+    let Some(once) = &context.once else { return Ok(()) };
+    sqlx::query(
+        "-- once.complete
+         UPDATE switchboard.once SET result_id = $3, result = $4 WHERE scope = $1 AND key = $2",
+    )
+    .bind(&once.scope)
+    .bind(&once.key)
+    .bind(record.result_id)
+    .bind(record.result.as_ref().map(JsonText::as_str))
+    .execute(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(())
 }
 
 /// Writes what the audit log says about the change, if anything.
@@ -60,9 +78,9 @@ pub(crate) async fn audit(tx: &mut Tx, context: &WriteContext) -> StoreResult<()
     )
     .bind(AuditId::new().as_uuid())
     .bind(context.actor.to_string())
-    .bind(&*context.request_id)
+    .bind(storable(&context.request_id))
     .bind(entry.action)
-    .bind(&entry.subject)
+    .bind(storable(&entry.subject))
     .bind(entry.before.as_ref().map(JsonText::as_str))
     .bind(entry.after.as_ref().map(JsonText::as_str))
     .execute(&mut **tx)

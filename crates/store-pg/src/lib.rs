@@ -1,13 +1,16 @@
 //! The PostgreSQL backend of the stores: many replicas on one database, correct under READ COMMITTED.
 //!
 //! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
-//! for a lock still sees what was before. Lock in one order everywhere: once-keys, tasks, runs by id,
-//! permit keys, rooms by id. Leave a signal for every change in the transaction that makes it.
+//! for a lock still sees what was before. Lock in one order everywhere: once-keys, users, sign-in sessions,
+//! tasks, runs by id, permit keys, rooms by id, rate limits by key. Leave a signal for every change in the
+//! transaction that makes it.
 //!
 //! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
 //! which a pooler may not keep, decides what a statement means.
 
 mod api_keys;
+mod audit;
+mod auth_sessions;
 mod connect;
 mod context;
 mod diagnose;
@@ -15,6 +18,7 @@ mod error;
 mod feed;
 mod hints;
 mod instances;
+mod limits;
 mod migrate;
 mod once;
 mod rooms;
@@ -23,6 +27,8 @@ mod runs;
 mod settings;
 mod tasks;
 mod tickets;
+mod users;
+mod webhooks;
 
 use std::sync::Arc;
 
@@ -39,6 +45,11 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         tickets: Arc::new(tickets::Tickets(Arc::clone(database))),
         instances: Arc::new(instances::Instances(Arc::clone(database))),
         api_keys: Arc::new(api_keys::ApiKeys(Arc::clone(database))),
+        users: Arc::new(users::Users(Arc::clone(database))),
+        auth_sessions: Arc::new(auth_sessions::AuthSessions(Arc::clone(database))),
+        limits: Arc::new(limits::Limits(Arc::clone(database))),
+        webhooks: Arc::new(webhooks::Webhooks(Arc::clone(database))),
+        audit: Arc::new(audit::AuditLog(Arc::clone(database))),
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),
         feed: Arc::new(feed::Feed(Arc::clone(database))),

@@ -1,12 +1,14 @@
 //! Rows as they are stored, and their conversion into entities. Knows no statement.
 
+use std::borrow::Cow;
 use std::fmt::Display;
 use std::str::FromStr;
 
 use serde_json::from_str;
 use switchboard_model::Timestamp;
 use switchboard_model::api_key::ApiKey;
-use switchboard_model::identity::RoomName;
+use switchboard_model::auth_session::Credential;
+use switchboard_model::identity::{RoomName, UserId};
 use switchboard_model::ids::{ApiKeyId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId};
 use switchboard_model::instance::Instance;
 use switchboard_model::json_text::JsonText;
@@ -45,7 +47,17 @@ pub(crate) fn int(value: u32) -> i32 {
 
 /// Reads the cursor of a list that goes by id.
 pub(crate) fn after_id(page: &PageRequest) -> StoreResult<Option<Uuid>> {
+    after_name(page)
+}
+
+/// Reads the cursor of a list that goes by names.
+pub(crate) fn after_name<T: FromStr<Err: Display>>(page: &PageRequest) -> StoreResult<Option<T>> {
     parsed_opt(StoreError::PAGE_CURSOR, page.after.as_deref())
+}
+
+/// Replaces the one character that the database does not store.
+pub(crate) fn storable(text: &str) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
 /// Writes a short list of names, none of which has a comma.
@@ -236,6 +248,7 @@ impl TryFrom<EventRow> for StoredEvent {
 pub(crate) struct TicketRow {
     user_id: String,
     session_id: Option<Uuid>,
+    key_id: Option<Uuid>,
     origin: Option<String>,
     grants: String,
     expires_at: Timestamp,
@@ -246,9 +259,15 @@ impl TryFrom<TicketRow> for Ticket {
     type Error = StoreError;
 
     fn try_from(row: TicketRow) -> StoreResult<Self> {
+        let user_id: UserId = parsed("ticket", &row.user_id)?;
+        let minted_by = match (row.session_id, row.key_id) {
+            (Some(id), _) => Credential::Session(SessionId::from_uuid(id)),
+            (None, Some(id)) => Credential::ApiKey(ApiKeyId::from_uuid(id)),
+            (None, None) => Credential::User(user_id.clone()),
+        };
         Ok(Self {
-            user_id: parsed("ticket", &row.user_id)?,
-            session_id: row.session_id.map(SessionId::from_uuid),
+            user_id,
+            minted_by,
             origin: row.origin,
             grants: from_str(&row.grants).map_err(|error| StoreError::corrupt("ticket", error))?,
             expires_at: row.expires_at,

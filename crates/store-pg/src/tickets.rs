@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_model::Timestamp;
+use switchboard_model::auth_session::Credential;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::ticket::NewTicket;
-use switchboard_store_api::{BurnOutcome, StoreError, StoreResult, TicketStore, WriteContext};
+use switchboard_store_api::{BurnOutcome, StoreError, StoreResult, TicketStore, WriteContext, Written};
+use uuid::Uuid;
 
 use crate::connect::Database;
-use crate::context::audit;
+use crate::context::{audit, claim};
 use crate::error::fault;
 use crate::rows::TicketRow;
 
@@ -19,18 +21,27 @@ pub(crate) struct Tickets(pub(crate) Arc<Database>);
 #[async_trait]
 impl TicketStore for Tickets {
     #[tracing::instrument(name = "db.tickets.issue", level = "debug", skip_all)]
-    async fn issue(&self, context: &WriteContext, ticket: &NewTicket) -> StoreResult<Timestamp> {
+    async fn issue(&self, context: &WriteContext, ticket: &NewTicket) -> StoreResult<Written<Timestamp>> {
         let grants = JsonText::encode(&ticket.grants).map_err(|error| StoreError::Backend(error.into()))?;
+        let (session_id, key_id) = match &ticket.minted_by {
+            Credential::Session(id) => (Some(id.as_uuid()), None),
+            Credential::ApiKey(id) => (None, Some(id.as_uuid())),
+            Credential::User(_) => (None, None),
+        };
         let mut tx = self.0.begin().await?;
+        if let Some(before) = claim(&mut tx, context, Uuid::new_v4()).await? {
+            return tx.undo(before).await;
+        }
         let expires_at = sqlx::query_scalar(
             "-- tickets.issue
-             INSERT INTO switchboard.tickets (hash, user_id, session_id, origin, grants, expires_at)
-             VALUES ($1, $2, $3, $4, $5, clock_timestamp() + $6 * interval '1 millisecond')
+             INSERT INTO switchboard.tickets (hash, user_id, session_id, key_id, origin, grants, expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6, clock_timestamp() + $7 * interval '1 millisecond')
              RETURNING expires_at",
         )
         .bind(ticket.hash.as_bytes())
         .bind(ticket.user_id.as_str())
-        .bind(ticket.session_id.map(|id| id.as_uuid()))
+        .bind(session_id)
+        .bind(key_id)
         .bind(&ticket.origin)
         .bind(grants.as_str())
         .bind(ticket.ttl.as_millis_i64())
@@ -39,7 +50,7 @@ impl TicketStore for Tickets {
         .map_err(fault)?;
         audit(&mut tx, context).await?;
         tx.commit().await?;
-        Ok(expires_at)
+        Ok(Written::Now(expires_at))
     }
 
     #[tracing::instrument(name = "db.tickets.burn", level = "debug", skip_all)]
@@ -48,7 +59,8 @@ impl TicketStore for Tickets {
         let row: Option<TicketRow> = sqlx::query_as(
             "-- tickets.burn
              DELETE FROM switchboard.tickets WHERE hash = $1
-             RETURNING user_id, session_id, origin, grants, expires_at, expires_at > clock_timestamp() AS is_valid",
+             RETURNING user_id, session_id, key_id, origin, grants, expires_at,
+                       expires_at > clock_timestamp() AS is_valid",
         )
         .bind(hash.as_bytes())
         .fetch_optional(&mut *session)

@@ -29,7 +29,8 @@ async fn start(change: &mut Change, context: WriteContext, session: NewAuthSessi
     let started = sqlx::query(
         "-- auth_sessions.start
         INSERT INTO auth_sessions (id, user_id, client, latest, created_at, refreshed_at, expires_at, ends_at)
-        SELECT ?1, id, ?2, ?3, ?4, ?4, ?5, ?6 FROM users WHERE id = ?7 AND NOT is_disabled",
+        SELECT ?1, id, ?2, ?3, ?4, ?4, ?5, ?6 FROM users
+        WHERE id = ?7 AND NOT is_disabled AND version = coalesce(?8, version)",
     )
     .bind(session.id.as_uuid())
     .bind(&client)
@@ -38,6 +39,7 @@ async fn start(change: &mut Change, context: WriteContext, session: NewAuthSessi
     .bind(expires_at)
     .bind(ends_at)
     .bind(session.user_id.as_str())
+    .bind(session.user_version)
     .execute(&mut change.connection)
     .await?;
     if started.rows_affected() == 0 {

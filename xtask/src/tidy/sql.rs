@@ -7,13 +7,15 @@ use super::source::{Finding, Source};
 const KEYWORDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
 
 /// What statements are about, so that both stores call it the same: mostly the name of the store.
-const AGGREGATES: [&str; 14] = [
+const AGGREGATES: [&str; 18] = [
     "api_keys",
     "audit",
+    "auth_sessions",
     "feed",
     "fences",
     "hints",
     "instances",
+    "limits",
     "migrations",
     "once",
     "rooms",
@@ -22,6 +24,8 @@ const AGGREGATES: [&str; 14] = [
     "settings",
     "tasks",
     "tickets",
+    "users",
+    "webhooks",
 ];
 
 /// Requires `-- aggregate.operation` as the first line of each statement.

@@ -23,6 +23,7 @@ async fn sign_in(bench: &Bench, user: &str) -> SessionId {
     let session = NewAuthSession {
         id,
         user_id: user.parse().unwrap(),
+        user_version: None,
         client: None,
         refresh: SecretHash::of(&id.to_string()),
         idle_ttl: hour,

@@ -58,6 +58,24 @@ pub enum KeyError {
     Random,
 }
 
+/// How a key of our own signs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyAlgorithm {
+    /// HMAC-SHA256: whoever verifies can sign.
+    Hs256,
+    /// Ed25519.
+    Ed25519,
+}
+
+impl KeyAlgorithm {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Hs256 => "hs256",
+            Self::Ed25519 => "ed25519",
+        }
+    }
+}
+
 /// A key that tokens are verified by, pinned to one algorithm.
 #[derive(Clone)]
 pub(crate) struct VerifyingKey {
@@ -104,15 +122,15 @@ impl KeyRing {
         Ok(Self { keys, refresh_secret, request_secret })
     }
 
-    /// Makes the text form of a new key.
+    /// Makes the text form of a new key; both algorithms take 32 random bytes.
     ///
     /// # Errors
     /// Fails for an id that is none, and when the operating system has no random bytes to give.
-    pub fn generate_text(kid: &str) -> Result<SecretText, KeyError> {
+    pub fn generate_text(kid: &str, algorithm: KeyAlgorithm) -> Result<SecretText, KeyError> {
         if !is_kid(kid) {
             return Err(KeyError::Id(1));
         }
-        SecretText::generate(&format!("{kid}:hs256:")).map_err(|_| KeyError::Random)
+        SecretText::generate(&format!("{kid}:{}:", algorithm.as_str())).map_err(|_| KeyError::Random)
     }
 
     /// Returns each id with a value that is equal on two replicas exactly when their keys are, and that tells
@@ -210,9 +228,11 @@ mod tests {
         for absent in ["c", "", "../a", "A"] {
             assert!(ring.find(absent).is_none());
         }
-        let generated = KeyRing::generate_text("2026-11").unwrap();
-        assert!(KeyRing::parse(&[generated.expose()]).is_ok());
-        assert_eq!(KeyRing::generate_text("a:b").unwrap_err(), KeyError::Id(1));
+        for algorithm in [KeyAlgorithm::Hs256, KeyAlgorithm::Ed25519] {
+            let generated = KeyRing::generate_text("2026-11", algorithm).unwrap();
+            assert!(KeyRing::parse(&[generated.expose()]).is_ok());
+        }
+        assert_eq!(KeyRing::generate_text("a:b", KeyAlgorithm::Hs256).unwrap_err(), KeyError::Id(1));
     }
 
     #[test]

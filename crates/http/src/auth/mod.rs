@@ -12,7 +12,7 @@ use switchboard_model::span::Span;
 
 pub use external::{ExternalIssuer, ExternalKeys};
 pub use jwks::{JwksError, JwksSource};
-pub use keys::{KeyError, KeyRing};
+pub use keys::{KeyAlgorithm, KeyError, KeyRing};
 pub use passwords::Hashing;
 
 /// What operators decide about sign-in.

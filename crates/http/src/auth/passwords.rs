@@ -36,7 +36,11 @@ impl Hashing {
         Argon2::new(Algorithm::Argon2id, Version::V0x13, self.0.clone())
     }
 
-    fn hash(&self, password: &Password) -> Result<PasswordHash, argon2::password_hash::Error> {
+    /// Hashes a password, which takes a core for a while.
+    ///
+    /// # Errors
+    /// Fails when the operating system has no random bytes to give.
+    pub fn hash(&self, password: &Password) -> Result<PasswordHash, argon2::password_hash::Error> {
         let hash = self.argon2().hash_password(password.expose().as_bytes())?;
         Ok(PasswordHash::from_phc(hash.to_string()))
     }

@@ -21,8 +21,10 @@ use crate::access::Caller;
 use crate::answer::new_secret;
 use crate::auth::passwords::Verdict;
 use crate::auth::tokens;
+use crate::client_address::ClientAddress;
 use crate::error::ApiError;
 use crate::extract::{Json, PageQuery, Path, Query};
+use crate::limits::limit_login;
 use crate::middleware::RequestId;
 use crate::{ApiResult, App, AppState};
 
@@ -60,6 +62,7 @@ fn count_refresh(outcome: &'static str) {
 /// Makes an account, where that is on, and signs its owner in.
 pub(crate) async fn register(
     State(app): State<App>,
+    address: ClientAddress,
     request_id: RequestId,
     headers: HeaderMap,
     Json(request): Json<LoginRequest>,
@@ -67,6 +70,7 @@ pub(crate) async fn register(
     if !app.options.auth.registration {
         return Err(ApiError::new(ErrorCode::NotFound, "nobody registers here; ask an administrator for an account"));
     }
+    limit_login(&app, &request.name, address).await?;
     let password = app.passwords.hash("password", request.password).await?;
     let new = NewUser { id: new_user_id()?, name: request.name, role: UserRole::User, password: Some(password) };
     let entry = AuditEntry { action: "auth.register", subject: new.id.to_string(), before: None, after: None };
@@ -86,10 +90,12 @@ pub(crate) async fn register(
 /// work.
 pub(crate) async fn login(
     State(app): State<App>,
+    address: ClientAddress,
     request_id: RequestId,
     headers: HeaderMap,
     Json(LoginRequest { name, password }): Json<LoginRequest>,
 ) -> ApiResult<Body<TokenResponse>> {
+    limit_login(&app, &name, address).await?;
     let (user, stored) = match app.stores.users.find_login(&name).await? {
         Some(login) => (Some(login.user), login.password),
         None => (None, None),
@@ -122,7 +128,7 @@ async fn renew_hash(app: &AppState, user: &UserId, old: Option<PasswordHash>, ve
     }
 }
 
-/// Starts a session; `None` when the user was disabled or deleted meanwhile.
+/// Starts a session; `None` when the user was disabled, deleted or edited meanwhile.
 async fn sign_in(
     app: &AppState,
     user: User,
@@ -135,6 +141,7 @@ async fn sign_in(
     let new = NewAuthSession {
         id: SessionId::new(),
         user_id: user.id.clone(),
+        user_version: Some(user.version),
         client: client.map(|text| text.chars().take(CLIENT_CHARS).collect()),
         refresh: refresh.hash(),
         idle_ttl: auth.idle_ttl,

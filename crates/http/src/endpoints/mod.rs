@@ -6,6 +6,7 @@ pub(crate) mod auth;
 pub(crate) mod events;
 pub(crate) mod hooks;
 pub(crate) mod instances;
+pub(crate) mod limits;
 pub(crate) mod named_tasks;
 pub(crate) mod probes;
 pub(crate) mod rooms;

@@ -15,6 +15,9 @@ use crate::error::ApiError;
 use crate::once::Once;
 use crate::{ApiResult, App};
 
+/// The longest origin, in bytes: a scheme, the longest host name and a port.
+const ORIGIN_BYTES: usize = 300;
+
 /// Mints a ticket.
 pub(crate) async fn mint(
     State(app): State<App>,
@@ -51,11 +54,20 @@ pub(crate) async fn mint(
 /// Users mint for themselves. Whoever mints for others, or lets somebody into rooms, administers rooms; and
 /// nobody hands out what they do not have.
 fn check(caller: &Caller, wanted: &TicketRequest) -> ApiResult<()> {
+    if wanted.origin.as_deref().is_some_and(|origin| !is_origin(origin)) {
+        let detail = format!("must be 1 to {ORIGIN_BYTES} visible ASCII characters, such as https://app.example");
+        return Err(ApiError::field(ErrorCode::ValidationFailed, "origin", detail));
+    }
     let is_own = caller.user_id().is_some_and(|own| wanted.user_id.as_ref().is_none_or(|wanted| wanted == own));
     if !is_own || !wanted.grants.join.is_empty() {
         caller.require(&Scope::RoomsWrite)?;
     }
     wanted.grants.publish.iter().try_for_each(|pattern| caller.require(&publish_scope(pattern)))
+}
+
+/// Tells whether a browser could send the text as its origin; whether one from there may is seen when it does.
+fn is_origin(text: &str) -> bool {
+    (1..=ORIGIN_BYTES).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Names the scope that covers all rooms of a pattern.

@@ -3,10 +3,12 @@
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::json;
 use switchboard_model::auth_session::AuthSession;
-use switchboard_model::identity::UserId;
-use switchboard_model::page::Page;
+use switchboard_model::identity::{UserId, UserName};
+use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_model::user::{NewUser, User, UserEdit};
 use switchboard_model::wire::auth::{PasswordRequest, UserRequest, UserUpdate};
 use switchboard_model::wire::code::ErrorCode;
@@ -17,7 +19,7 @@ use super::auth::{name_taken, new_user_id};
 use crate::access::Caller;
 use crate::answer::Created;
 use crate::error::ApiError;
-use crate::extract::{Json, PageQuery, Path, Query};
+use crate::extract::{Json, PageQuery, Path, Query, page};
 use crate::once::Once;
 use crate::{ApiResult, App, AppState};
 
@@ -67,9 +69,26 @@ fn is_result(record: &OnceRecord, id: &UserId) -> bool {
     }
 }
 
-/// Lists users in the order of their identities.
-pub(crate) async fn list(State(app): State<App>, Query(query): Query<PageQuery>) -> ApiResult<Body<Page<User>>> {
-    Ok(Body(app.stores.users.list(&query.page()?).await?))
+/// Which users are listed.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct UserQuery {
+    /// Only the user of this name.
+    name: Option<UserName>,
+    /// Where the previous page ended: its `next_cursor`.
+    cursor: Option<String>,
+    /// The most rows to return.
+    #[schemars(range(min = 1, max = MAX_PAGE), extend("default" = PageRequest::default().limit))]
+    limit: Option<u32>,
+}
+
+/// Lists users in the order of their identities, or the one of a name.
+pub(crate) async fn list(State(app): State<App>, Query(query): Query<UserQuery>) -> ApiResult<Body<Page<User>>> {
+    let UserQuery { name, cursor, limit } = query;
+    let page = page(cursor, limit)?;
+    let Some(name) = name else { return Ok(Body(app.stores.users.list(&page).await?)) };
+    let found = app.stores.users.find_login(&name).await?;
+    Ok(Body(Page { items: found.map(|login| login.user).into_iter().collect(), next_cursor: None }))
 }
 
 /// Returns a user.

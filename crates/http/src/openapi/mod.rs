@@ -71,6 +71,7 @@ fn operation(route: &Route, written: Option<&Operation>, schemas: &mut Schemas) 
     let (chosen, failed): (Vec<u16>, Vec<u16>) = statuses.iter().partition(|status| **status < 400);
     errors.extend(failed);
     errors.extend(errors_of(&route.access));
+    errors.extend(ERRORS_OF_ALL);
     let mut responses = Map::new();
     for (status, mut answer) in success {
         for status in status.map_or_else(|| chosen.clone(), |status| vec![status]) {
@@ -93,12 +94,17 @@ fn operation(route: &Route, written: Option<&Operation>, schemas: &mut Schemas) 
     operation
 }
 
-/// Returns the statuses by which a caller may be turned away, or the server may fail.
+/// The errors that every request may have: its address is refused, or the server fails.
+const ERRORS_OF_ALL: [u16; 4] = [400, 414, 500, 503];
+
+/// Returns the statuses by which callers are turned away.
 fn errors_of(access: &Access) -> &'static [u16] {
     match access {
-        Access::Anonymous | Access::Login => &[500, 503],
-        Access::Signature => &[401, 500, 503],
-        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Publish => &[401, 403, 500, 503],
+        Access::Anonymous => &[],
+        Access::Login => &[429],
+        Access::Signature => &[401, 429],
+        Access::Ticket => &[401, 403],
+        Access::SignedIn | Access::Scope(_) | Access::Publish => &[401, 403, 429],
     }
 }
 

@@ -3,17 +3,19 @@
 use serde_json::{Map, Value, json};
 
 /// The errors of the HTTP surface: status, name in the document, meaning, headers.
-const ERRORS: [(u16, &str, &str, &[&str]); 12] = [
+const ERRORS: [(u16, &str, &str, &[&str]); 14] = [
     (400, "BadRequest", "The request cannot be read, or asks for something that no time or zone can give.", &[]),
     (401, "Unauthorized", "The credential is missing or not valid.", &["WWW-Authenticate"]),
     (403, "Forbidden", "The credential does not allow this.", &[]),
     (404, "NotFound", "There is no such thing, or it is not the caller's to know of.", &[]),
+    (408, "RequestTimeout", "The body did not arrive in time.", &[]),
     (409, "Conflict", "The state of the thing does not allow this now.", &[]),
     (413, "PayloadTooLarge", "The body or the payload is too large.", &[]),
+    (414, "AddressTooLong", "The address is too long.", &[]),
     (415, "UnsupportedMediaType", "The body is not declared as JSON.", &[]),
     (422, "ValidationFailed", "A field has a value that is not allowed.", &[]),
     (426, "UpgradeRequired", "The connection cannot become a WebSocket.", &[]),
-    (429, "TooManyRequests", "The caller must wait.", &["Retry-After"]),
+    (429, "TooManyRequests", "The caller must wait.", &["Retry-After", "RateLimit", "RateLimit-Policy"]),
     (500, "Internal", "The server failed.", &[]),
     (503, "Unavailable", "A part that the request needs does not answer now.", &["Retry-After"]),
 ];
@@ -42,6 +44,8 @@ pub(super) fn headers() -> Value {
     json!({
         "ETag": header("The version of what is shown, in double quotes.", "string"),
         "Location": header("Where the new thing is.", "string"),
+        "RateLimit": header("What is left of a rate limit.", "string"),
+        "RateLimit-Policy": header("The rate limit.", "string"),
         "Retry-After": header("How long to wait, in seconds.", "integer"),
         "WWW-Authenticate": header("How to authenticate.", "string"),
         "X-Request-Id": header("The request, as it appears in the logs.", "string"),

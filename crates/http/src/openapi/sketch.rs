@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use axum::extract::State;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::Response;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use axum::response::{AppendHeaders, Response};
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Value, json};
 use switchboard_model::identity::ClientKey;
@@ -16,6 +16,7 @@ use super::Document;
 use super::schemas::{SchemaOf, Schemas};
 use crate::access::Caller;
 use crate::answer::{Created, FoundOrCreated, Tagged};
+use crate::client_address::ClientAddress;
 use crate::endpoints::probes::PrometheusText;
 use crate::extract::{Json, Path, PathPair, PathPart, Query, RawBody};
 use crate::middleware::RequestId;
@@ -54,7 +55,7 @@ impl<'a> Sketch<'a> {
         let schema = self.schemas.request::<T>();
         let is_required = !self.schemas.accepts_nothing(&schema);
         self.body = Some(json!({"required": is_required, "content": {"application/json": {"schema": schema}}}));
-        self.errors.extend([400, 413, 415, 422]);
+        self.errors.extend([400, 408, 413, 415, 422]);
     }
 
     /// Notes that a header is read, which may be missing.
@@ -130,6 +131,10 @@ impl Part for Caller {
     fn describe(_: &mut Sketch<'_>) {}
 }
 
+impl Part for ClientAddress {
+    fn describe(_: &mut Sketch<'_>) {}
+}
+
 impl Part for RequestId {
     fn describe(_: &mut Sketch<'_>) {}
 }
@@ -182,7 +187,7 @@ impl<T: JsonSchema> Part for Json<T> {
 impl Part for RawBody {
     fn describe(sketch: &mut Sketch<'_>) {
         sketch.body = Some(json!({"content": {"*/*": {"schema": {}}}}));
-        sketch.errors.extend([400, 413]);
+        sketch.errors.extend([400, 408, 413]);
     }
 }
 
@@ -244,6 +249,15 @@ impl<T: JsonSchema> Answer for FoundOrCreated<T> {
     fn describe(sketch: &mut Sketch<'_>) {
         Created::<T>::describe(sketch);
         axum::Json::<T>::describe(sketch);
+    }
+}
+
+/// An answer that tells of a rate limit.
+impl<T: JsonSchema> Answer for (AppendHeaders<[(HeaderName, HeaderValue); 2]>, axum::Json<T>) {
+    fn describe(sketch: &mut Sketch<'_>) {
+        axum::Json::<T>::describe(sketch);
+        sketch.gives_header("RateLimit");
+        sketch.gives_header("RateLimit-Policy");
     }
 }
 

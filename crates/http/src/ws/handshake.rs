@@ -11,13 +11,13 @@ use switchboard_model::wire::SUBPROTOCOL;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::MESSAGE_BYTES;
 
-use super::origin::allowed_origin;
 use super::session;
 use super::ticket::{TicketQuery, burn, no_credential, offered_tickets, one_ticket};
 use crate::access::{authenticate, presented_bearer};
 use crate::error::ApiError;
 use crate::extract::Query;
 use crate::middleware::RequestId;
+use crate::origin::allowed_origin;
 use crate::{ApiResult, App, AppState};
 
 /// How much is read from the network at once, in bytes; every socket holds this much.

@@ -1,7 +1,6 @@
 //! WebSockets: the handshake, and the session that follows it.
 
 mod handshake;
-mod origin;
 mod session;
 mod ticket;
 

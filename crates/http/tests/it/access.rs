@@ -61,6 +61,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/rooms/{name}/events", "publish:lobby"),
     ("GET", "/api/v1/rooms/{name}/events", "rooms:read"),
     ("POST", "/api/v1/users/{id}/events", "publish:user:0190a0b0-0000-7000-8000-000000000000"),
+    ("POST", "/api/v1/limits/{key}/take", "coordination:*"),
     ("GET", "/api/v1/instances", "admin"),
     ("GET", "/api/v1/settings/fleet", "admin"),
     ("PUT", "/api/v1/settings/fleet", "admin"),
@@ -73,7 +74,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 
 fn filled(path: &str) -> String {
     let id = "0190a0b0-0000-7000-8000-000000000000";
-    path.replace("{id}", id).replace("{secret_id}", id).replace("{name}", "lobby").replace("{*name}", "lobby")
+    let path = path.replace("{id}", id).replace("{secret_id}", id).replace("{key}", "k");
+    path.replace("{name}", "lobby").replace("{*name}", "lobby")
 }
 
 #[test]

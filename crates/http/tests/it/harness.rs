@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use switchboard_events::{Feed, Hub, Operations, Publisher};
-use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, Sealer, router};
+use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::TickRequest;
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -54,6 +54,11 @@ pub(crate) struct Replica {
 
 impl Replica {
     pub(crate) async fn boot() -> Self {
+        Self::boot_with(|_| {}).await
+    }
+
+    /// Boots with other options than usual.
+    pub(crate) async fn boot_with(change: impl FnOnce(&mut HttpOptions)) -> Self {
         let folder = TempDir::new().unwrap();
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = SqliteOptions::new(folder.path().join("switchboard.db"));
@@ -62,7 +67,7 @@ impl Replica {
         let hub = Hub::new(&stores, instance.clone(), tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), vec![hub.clone()]);
-        let api = Api {
+        let mut api = Api {
             operations: Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone()),
             stores,
             hub,
@@ -73,13 +78,21 @@ impl Replica {
             options: HttpOptions {
                 allowed_origins: vec![ORIGIN.to_owned()],
                 public_url: None,
+                trusted_proxies: Vec::new(),
                 instance,
                 request_timeout: Duration::from_secs(30),
+                limits: LimitOptions {
+                    requests: None,
+                    login_account: "10/1m".parse().unwrap(),
+                    login_address: "60/1m".parse().unwrap(),
+                    login_global: "3000/1m".parse().unwrap(),
+                },
                 auth: auth_options(&[SIGNING_KEY]),
                 sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),
             },
             tracker: TaskTracker::new(),
         };
+        change(&mut api.options);
         tracker.spawn(lanes.run(stop.clone()));
         tracker.spawn(feed.run(stop.clone()));
         api.lifecycle.set_ready();
@@ -163,12 +176,27 @@ impl Replica {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = self.router.clone().oneshot(request.body(Body::from(body.to_owned())).unwrap()).await.unwrap();
-        let (parts, answered) = response.into_parts();
-        let answered = axum::body::to_bytes(answered, usize::MAX).await.unwrap().to_vec();
-        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body: answered };
+        let answer = self.pass(request.body(Body::from(body.to_owned())).unwrap()).await;
         judge(method, path, body, &answer);
         answer
+    }
+
+    /// Sends a request as the administrator whose JSON body begins and never ends.
+    pub(crate) async fn send_endless(&self, method: &str, path: &str) -> Answer {
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let request = request.header("authorization", format!("Bearer {}", self.admin));
+        let begin = futures_util::stream::iter([Ok::<_, std::io::Error>("{")]);
+        let body = futures_util::StreamExt::chain(begin, futures_util::stream::pending());
+        let answer = self.pass(request.body(Body::from_stream(body)).unwrap()).await;
+        judge(method, path, "", &answer);
+        answer
+    }
+
+    async fn pass(&self, request: Request<Body>) -> Answer {
+        let response = self.router.clone().oneshot(request).await.unwrap();
+        let (parts, body) = response.into_parts();
+        let body = axum::body::to_bytes(body, usize::MAX).await.unwrap().to_vec();
+        Answer { status: parts.status.as_u16(), headers: parts.headers, body }
     }
 }
 

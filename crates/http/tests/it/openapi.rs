@@ -73,7 +73,7 @@ fn every_operation_says_what_it_does_and_how_it_fails() {
         let statuses: Vec<&str> = operation["responses"].as_object().unwrap().keys().map(String::as_str).collect();
         assert!(statuses.iter().any(|status| *status < "300"), "{name}: no success in {statuses:?}");
         let is_open = operation["security"].as_array().unwrap().is_empty();
-        let expected: &[&str] = if is_open { &["500", "503"] } else { &["401", "500", "503"] };
+        let expected: &[&str] = if is_open { &["400", "500", "503"] } else { &["400", "401", "500", "503"] };
         assert!(expected.iter().all(|status| statuses.contains(status)), "{name}: {statuses:?}");
         let reads_json = operation.pointer("/requestBody/content/application~1json").is_some();
         assert!(!reads_json || ["400", "413", "415", "422"].iter().all(|status| statuses.contains(status)), "{name}");

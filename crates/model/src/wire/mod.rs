@@ -8,6 +8,7 @@ pub mod limits;
 pub mod op;
 pub mod problem;
 pub mod rest;
+pub mod strict;
 
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "switchboard.v1";

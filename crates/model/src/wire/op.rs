@@ -1,15 +1,20 @@
 //! Operations from client to server. Every one carries an `id` that its reply repeats.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, IntoDeserializer as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::code::ErrorCode;
 use super::frame::ReplyError;
+use super::strict;
 use crate::identity::{ClientKey, EventName, RoomName};
 use crate::json_text::JsonText;
 use crate::room::Position;
 
 /// Where a join starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", untagged)]
 pub enum Since {
     /// After a position that the client has seen.
@@ -31,6 +36,30 @@ pub enum SinceEnd {
 impl Default for Since {
     fn default() -> Self {
         Self::End(SinceEnd::Latest)
+    }
+}
+
+impl<'de> Deserialize<'de> for Since {
+    /// Reads an object as a position and a text as an end. Untagged enums of serde also read arrays as objects.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Form;
+
+        impl<'de> Visitor<'de> for Form {
+            type Value = Since;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a position, \"latest\" or \"earliest\"")
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Since, E> {
+                SinceEnd::deserialize(text.into_deserializer()).map(Since::End)
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Since, A::Error> {
+                Position::deserialize(MapAccessDeserializer::new(map)).map(Since::Position)
+            }
+        }
+        deserializer.deserialize_any(Form)
     }
 }
 
@@ -120,7 +149,7 @@ impl ClientFrame {
     /// # Errors
     /// [`BadFrame`] says what is wrong.
     pub fn parse(text: &str) -> Result<Self, BadFrame> {
-        let head: Head<'_> = serde_json::from_str(text).map_err(|error| BadFrame {
+        let head: Head<'_> = strict::from_str(text).map_err(|error| BadFrame {
             id: None,
             error: ReplyError::new(ErrorCode::BadRequest, format!("not an operation: {error}")),
         })?;
@@ -132,12 +161,12 @@ impl ClientFrame {
             return Err(BadFrame { id: None, error: ReplyError::new(ErrorCode::BadRequest, "id is above 2^53 - 1") });
         }
         let op = match head.op.as_ref() {
-            "join" => ClientOp::Join(serde_json::from_str::<JoinBody>(text).map_err(bad)?.into()),
-            "leave" => ClientOp::Leave(serde_json::from_str::<LeaveBody>(text).map_err(bad)?.into()),
-            "publish" => ClientOp::Publish(serde_json::from_str::<PublishBody>(text).map_err(bad)?.into()),
-            "history" => ClientOp::History(serde_json::from_str::<HistoryBody>(text).map_err(bad)?.into()),
+            "join" => ClientOp::Join(strict::from_str::<JoinBody>(text).map_err(bad)?.into()),
+            "leave" => ClientOp::Leave(strict::from_str::<LeaveBody>(text).map_err(bad)?.into()),
+            "publish" => ClientOp::Publish(strict::from_str::<PublishBody>(text).map_err(bad)?.into()),
+            "history" => ClientOp::History(strict::from_str::<HistoryBody>(text).map_err(bad)?.into()),
             "ping" => {
-                serde_json::from_str::<PingBody>(text).map_err(bad)?;
+                strict::from_str::<PingBody>(text).map_err(bad)?;
                 ClientOp::Ping
             }
             other => {
@@ -266,6 +295,10 @@ mod tests {
         assert_eq!(code(r#"{"id":1,"op":"ping","x":1}"#).id, Some(1));
         assert_eq!(code(r#"{"id":1,"op":"leave","room":"a","room":"b"}"#).error.code, ErrorCode::BadRequest);
         assert_eq!(code("[").id, None);
+        assert_eq!(code(r#"[1,"ping"]"#).id, None);
+        assert_eq!(code(r#"{"id":1,"op":"join","room":"a","since":["e",7]}"#).id, Some(1));
+        assert_eq!(code(r#"{"id":1,"op":"join","room":"a","since":"yesterday"}"#).id, Some(1));
+        assert_eq!(code(r#"{"id":1,"op":"join","room":"a","since":{"epoch":"\u0000","offset":7}}"#).id, Some(1));
         assert_eq!(code(r#"{"id":9007199254740993,"op":"ping"}"#).error.code, ErrorCode::BadRequest);
     }
 }

@@ -53,11 +53,7 @@ async fn export_to(session: &Session, filter: &AuditFilter, path: &Path) -> Resu
 }
 
 /// Hands over each line as it arrives, and returns how many there were.
-async fn export(
-    session: &Session,
-    filter: &AuditFilter,
-    mut write: impl FnMut(String) -> Result<()>,
-) -> Result<u64> {
+async fn export(session: &Session, filter: &AuditFilter, mut write: impl FnMut(String) -> Result<()>) -> Result<u64> {
     let mut lines = pin!(session.client.export_audit(filter).await?);
     let mut count = 0;
     while let Some(line) = lines.try_next().await.map_err(|error| broken(error, count))? {

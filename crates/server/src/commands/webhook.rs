@@ -27,8 +27,7 @@ async fn obey(session: &Session, command: WebhookCommand) -> Result<()> {
     match command {
         WebhookCommand::Add { task, secret_stdin, ttl } => {
             let id = id_of(client, &task).await?;
-            let secret =
-                if secret_stdin { Some(secret_input::take("secret", true, "--secret-stdin")?) } else { None };
+            let secret = if secret_stdin { Some(secret_input::take("secret", true, "--secret-stdin")?) } else { None };
             let made = client.create_webhook_secret(id, &WebhookSecretRequest { secret, ttl }).await?;
             form.done(&made, &made.secret)?;
             if *form == Form::People {

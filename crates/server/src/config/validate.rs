@@ -40,9 +40,7 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
     database(&config.database)?;
     server(&config.server)?;
     auth(&config.auth)?;
-    if !config.secrets.keys.is_empty() {
-        Sealer::parse(&exposed(&config.secrets.keys)).context("secrets.keys")?;
-    }
+    Sealer::from_texts(&config.secrets.keys).context("secrets.keys")?;
     let scheduler = &config.scheduler;
     within("scheduler.lease", scheduler.lease, Span::from_millis(500)..=HOUR)?;
     ensure!((1..=10_000).contains(&scheduler.permits), "scheduler.permits: must be between 1 and 10000");
@@ -156,7 +154,8 @@ fn clash(one: SocketAddr, other: SocketAddr) -> bool {
 
 fn auth(auth: &Auth) -> anyhow::Result<()> {
     if !auth.signing_keys.is_empty() {
-        KeyRing::parse(&exposed(&auth.signing_keys)).context("auth.signing_keys")?;
+        let keys: Vec<&str> = auth.signing_keys.iter().map(SecretText::expose).collect();
+        KeyRing::parse(&keys).context("auth.signing_keys")?;
     }
     check_name("auth.issuer", &auth.issuer)?;
     check_name("auth.audience", &auth.audience)?;
@@ -173,11 +172,6 @@ fn auth(auth: &Auth) -> anyhow::Result<()> {
         http_url("auth.external.jwks", &external.jwks)?;
     }
     Ok(())
-}
-
-/// Shows keys to what reads them.
-fn exposed(keys: &[SecretText]) -> Vec<&str> {
-    keys.iter().map(SecretText::expose).collect()
 }
 
 fn check_name(key: &str, text: &str) -> anyhow::Result<()> {

@@ -15,9 +15,7 @@ use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::{LoginRequest, Password, UserRequest};
 use switchboard_model::wire::frame::EventFrame;
 use switchboard_model::wire::op::Since;
-use switchboard_model::wire::rest::{
-    PublishRequest, RoomRequest, TicketRequest, TriggerRequest, WebhookSecretRequest,
-};
+use switchboard_model::wire::rest::{PublishRequest, RoomRequest, TicketRequest, TriggerRequest, WebhookSecretRequest};
 use tokio::time::Instant;
 
 use crate::output::line;

@@ -28,7 +28,10 @@ fn users_are_looked_after_in_the_file_itself() {
     assert!(file.fails(&["user", "create", "ann"]).contains("pipe it in and give --password-stdin"));
 
     let root = file.gives(&["user", "get", "root"]);
-    assert_eq!((&root["role"], &root["has_password"], &root["is_disabled"]), (&json!("admin"), &json!(true), &json!(false)));
+    assert_eq!(
+        (&root["role"], &root["has_password"], &root["is_disabled"]),
+        (&json!("admin"), &json!(true), &json!(false))
+    );
     let id = root["id"].as_str().unwrap();
     assert_eq!(file.gives(&["user", "get", id]), root);
     assert!(file.says(&["user", "list"]).contains("active"));

@@ -63,8 +63,7 @@ pub(crate) fn err(output: &Output) -> String {
 
 /// Describes a cluster of the server under test.
 pub(crate) fn cluster(size: usize) -> ClusterBuilder {
-    let key = format!("test:{}", "A".repeat(43));
-    Cluster::start(size).binary(env!("CARGO_BIN_EXE_switchboard")).env("SWITCHBOARD_SECRETS__KEYS", &key)
+    Cluster::start(size).binary(env!("CARGO_BIN_EXE_switchboard"))
 }
 
 pub(crate) fn room(name: &str) -> RoomName {

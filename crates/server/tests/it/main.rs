@@ -7,10 +7,13 @@ mod fixtures;
 mod idempotency;
 
 mod account_commands;
+mod accounts;
 mod audit_commands;
 mod client_commands;
 mod command_line;
+mod edge;
 mod faults;
+mod limits;
 mod replicas;
 mod surface;
 mod webhook_commands;

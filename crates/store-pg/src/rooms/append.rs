@@ -9,10 +9,11 @@ use switchboard_model::room::{Epoch, MessageId, NewEvent, Position, Retention, R
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::DEDUPE_TTL;
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{AppendOutcome, StoreError, StoreResult};
+use switchboard_store_api::{AppendAnswer, AppendOutcome, OnceRecord, StoreError, StoreResult, WriteContext, Written};
 use uuid::Uuid;
 
 use crate::connect::{Database, Tx};
+use crate::context::{audit, claim, complete};
 use crate::error::fault;
 
 /// How often an event that is appended alone and collides with another change is tried again.
@@ -64,20 +65,68 @@ async fn append_batch(database: &Arc<Database>, events: &[NewEvent]) -> StoreRes
     if names.is_empty() {
         return Ok(events.iter().map(|_| AppendOutcome::Refused(ErrorCode::RoomNameInvalid)).collect());
     }
-    let (mut tx, mut rooms) = lock_rooms(database, &names).await?;
-    let known = find_known(&mut tx, &rooms, events).await?;
+    let (mut tx, rooms) = lock_rooms(database, &names).await?;
+    let outcomes = append_locked(&mut tx, events, &names, rooms).await?;
+    commit(tx).await?;
+    Ok(outcomes)
+}
+
+/// Appends a batch under a once-key; what the database refuses, it refuses as a whole, in one commit.
+pub(super) async fn append_once(
+    database: &Arc<Database>,
+    context: &WriteContext,
+    events: &[NewEvent],
+    answer: &AppendAnswer,
+) -> StoreResult<Written<Vec<AppendOutcome>>> {
+    let names = stored_rooms(events);
+    let result_id = Uuid::new_v4();
+    loop {
+        let mut tx = database.begin().await?;
+        if let Some(before) = claim(&mut tx, context, result_id).await? {
+            return tx.undo(before).await;
+        }
+        let rooms = lock(&mut tx, &names).await?;
+        let missing = missing(&names, &rooms);
+        if !missing.is_empty() {
+            // The claim is given back meanwhile, as a lock would be.
+            tx.undo(()).await?;
+            make(database, &missing).await?;
+            continue;
+        }
+        let outcomes = append_locked(&mut tx, events, &names, rooms).await?;
+        if outcomes.iter().all(|outcome| matches!(outcome, AppendOutcome::Refused(_))) {
+            return tx.undo(Written::Now(outcomes)).await;
+        }
+        complete(&mut tx, context, &OnceRecord { result_id, result: Some(answer(&outcomes)) }).await?;
+        audit(&mut tx, context).await?;
+        commit(tx).await?;
+        return Ok(Written::Now(outcomes));
+    }
+}
+
+async fn append_locked(
+    tx: &mut Tx,
+    events: &[NewEvent],
+    names: &BTreeMap<&str, Option<RoomKind>>,
+    mut rooms: LockedRooms,
+) -> StoreResult<Vec<AppendOutcome>> {
+    let known = find_known(tx, &rooms, events).await?;
     let mut batch = Batch::default();
     for event in events {
         batch.place(event, names.contains_key(event.room.as_str()), &mut rooms, &known);
     }
-    let at = if batch.appended.is_empty() { None } else { Some(write(&mut tx, &batch, &rooms).await?) };
+    let at = if batch.appended.is_empty() { None } else { Some(write(tx, &batch, &rooms).await?) };
     if at.is_some() {
         tx.has_signalled();
     }
+    Ok(batch.outcomes(events, &rooms, at.unwrap_or_default()))
+}
+
+async fn commit(tx: Tx) -> StoreResult<()> {
     fail_point::hit(FailPoint::BeforeAppendCommit);
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterAppendCommit);
-    Ok(batch.outcomes(events, &rooms, at.unwrap_or_default()))
+    Ok(())
 }
 
 /// The rooms of the batch that may have a row, and of which kind they are made when they are missing.
@@ -116,11 +165,7 @@ async fn lock_rooms(
 ) -> StoreResult<(Tx, LockedRooms)> {
     let mut tx = database.begin().await?;
     let mut rooms = lock(&mut tx, names).await?;
-    let missing: Vec<(&str, RoomKind)> = names
-        .iter()
-        .filter(|(name, _)| !rooms.contains_key(**name))
-        .filter_map(|(name, kind)| kind.map(|kind| (*name, kind)))
-        .collect();
+    let missing = missing(names, &rooms);
     if !missing.is_empty() {
         tx.undo(()).await?;
         make(database, &missing).await?;
@@ -128,6 +173,12 @@ async fn lock_rooms(
         rooms = lock(&mut tx, names).await?;
     }
     Ok((tx, rooms))
+}
+
+/// Returns the implicit rooms that were not there to be locked.
+fn missing<'a>(names: &BTreeMap<&'a str, Option<RoomKind>>, rooms: &LockedRooms) -> Vec<(&'a str, RoomKind)> {
+    let absent = names.iter().filter(|(name, _)| !rooms.contains_key(**name));
+    absent.filter_map(|(name, kind)| kind.map(|kind| (*name, kind))).collect()
 }
 
 async fn lock(tx: &mut Tx, names: &BTreeMap<&str, Option<RoomKind>>) -> StoreResult<LockedRooms> {

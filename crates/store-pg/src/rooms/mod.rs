@@ -13,13 +13,15 @@ use switchboard_model::identity::RoomName;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::room::{Epoch, HistoryPage, NewEvent, NewRoom, Room, StoredEvent};
 use switchboard_model::wire::limits::HISTORY_BYTES;
-use switchboard_store_api::{AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop, StoreResult, WriteContext, Written};
+use switchboard_store_api::{
+    AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop, StoreResult, WriteContext, Written,
+};
 use uuid::Uuid;
 
 use crate::connect::{Database, Session, Tx};
 use crate::context::{audit, claim, collided};
 use crate::error::fault;
-use crate::rows::{EventRow, RoomRow, parsed};
+use crate::rows::{EventRow, RoomRow, after_name, parsed};
 
 pub(crate) struct Rooms(pub(crate) Arc<Database>);
 
@@ -65,6 +67,7 @@ impl RoomStore for Rooms {
 
     #[tracing::instrument(name = "db.rooms.list", level = "debug", skip_all)]
     async fn list(&self, page: &PageRequest) -> StoreResult<Page<Room>> {
+        let after: Option<RoomName> = after_name(page)?;
         let mut session = self.0.session().await?;
         let rows: Vec<RoomRow> = sqlx::query_as(
             "-- rooms.list
@@ -72,7 +75,7 @@ impl RoomStore for Rooms {
                     left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline
              FROM switchboard.rooms WHERE name > $1 ORDER BY name LIMIT $2",
         )
-        .bind(page.after.as_deref().unwrap_or_default())
+        .bind(after.as_ref().map_or("", RoomName::as_str))
         .bind(i64::from(page.limit) + 1)
         .fetch_all(&mut *session)
         .await
@@ -112,6 +115,16 @@ impl RoomStore for Rooms {
     #[tracing::instrument(name = "db.rooms.append", level = "debug", skip_all)]
     async fn append(&self, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {
         append::append(&self.0, events).await
+    }
+
+    #[tracing::instrument(name = "db.rooms.append_once", level = "debug", skip_all)]
+    async fn append_once(
+        &self,
+        context: &WriteContext,
+        events: &[NewEvent],
+        answer: &AppendAnswer,
+    ) -> StoreResult<Written<Vec<AppendOutcome>>> {
+        append::append_once(&self.0, context, events, answer).await
     }
 
     #[tracing::instrument(name = "db.rooms.history", level = "debug", skip_all)]

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
-use switchboard_model::run::{NewRun, RunState};
+use switchboard_model::run::{NewRun, RunState, Trigger};
 use switchboard_model::task::{Overlap, TaskSpec};
-use switchboard_store_api::{RetryOutcome, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
+use switchboard_store_api::{OnceRecord, RetryOutcome, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
 use uuid::Uuid;
 
 use super::cancel::cancel_active;
 use super::lock;
 use crate::connect::{Database, Tx};
-use crate::context::{audit, claim, collided};
+use crate::context::{audit, claim, collided, complete};
 use crate::error::fault;
 use crate::rows::int;
 
@@ -29,8 +29,12 @@ pub(super) async fn trigger(
     let Some(spec) = lock_task(&mut tx, run.task_id).await? else {
         return tx.undo(Written::Now(TriggerOutcome::TaskNotFound)).await;
     };
-    if let Some(refusal) = refusal(&mut tx, run, &spec).await? {
-        return tx.undo(Written::Now(refusal)).await;
+    if let Some(outcome) = obstacle(&mut tx, run, &spec).await? {
+        let TriggerOutcome::Adopted(id) = outcome else { return tx.undo(Written::Now(outcome)).await };
+        complete(&mut tx, context, &OnceRecord { result_id: id.as_uuid(), result: None }).await?;
+        audit(&mut tx, context).await?;
+        tx.commit().await?;
+        return Ok(Written::Now(outcome));
     }
     if spec.overlap == Overlap::Replace {
         cancel_active(&mut tx, &[run.task_id.as_uuid()]).await?;
@@ -73,8 +77,8 @@ fn read(spec: String) -> StoreResult<TaskSpec> {
     serde_json::from_str(&spec).map_err(|error| StoreError::corrupt("task", error))
 }
 
-/// Says why a run is not made, if so, under the lock on its task.
-async fn refusal(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<Option<TriggerOutcome>> {
+/// Says what makes a new run impossible or needless, if anything does, under the lock on its task.
+async fn obstacle(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<Option<TriggerOutcome>> {
     if run.dedupe_key.is_some()
         && let Some(other) = active_with_key(tx, run).await?
     {
@@ -82,12 +86,32 @@ async fn refusal(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<Opti
     }
     Ok(match spec.overlap {
         Overlap::Allow | Overlap::Replace => None,
+        Overlap::Skip if run.trigger == Trigger::Webhook => adoption(tx, run.task_id).await?,
         Overlap::Skip => active(tx, run.task_id).await?.oldest.map(TriggerOutcome::Active),
         Overlap::Queue => {
             let is_full = active(tx, run.task_id).await?.runs >= u64::from(spec.queue_max);
             is_full.then_some(TriggerOutcome::QueueFull)
         }
     })
+}
+
+/// Finds the active run that carries out a webhook too, or else the one that refuses it.
+///
+/// A run that is being leased, or ends, is waited for; one that stays as it is cannot be leased before this
+/// transaction ends.
+async fn adoption(tx: &mut Tx, task: TaskId) -> StoreResult<Option<TriggerOutcome>> {
+    let active: Vec<(Uuid, bool)> = sqlx::query_as(
+        "-- runs.lock_for_adoption
+         SELECT id, started_at IS NULL FROM switchboard.runs
+         WHERE task_id = $1 AND state IN ('scheduled', 'queued', 'waiting', 'running') ORDER BY id FOR UPDATE",
+    )
+    .bind(task.as_uuid())
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(fault)?;
+    let not_started = active.iter().find(|(_, is_not_started)| *is_not_started);
+    let adopted = not_started.map(|(id, _)| TriggerOutcome::Adopted(RunId::from_uuid(*id)));
+    Ok(adopted.or_else(|| active.first().map(|(id, _)| TriggerOutcome::Active(RunId::from_uuid(*id)))))
 }
 
 /// The active runs of a task.

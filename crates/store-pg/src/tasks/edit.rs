@@ -147,6 +147,15 @@ pub(super) async fn delete(database: &Arc<Database>, context: &WriteContext, id:
     if deleted == 0 {
         return tx.undo(false).await;
     }
+    // A statement of its own, which sees a secret that was added while the first one waited for the task.
+    sqlx::query(
+        "-- webhooks.delete_of_task
+         DELETE FROM switchboard.webhook_secrets WHERE task_id = $1",
+    )
+    .bind(id.as_uuid())
+    .execute(&mut *tx)
+    .await
+    .map_err(fault)?;
     audit(&mut tx, context).await?;
     tx.signal(SignalKind::TaskChanged, &id);
     tx.commit().await?;

@@ -9,6 +9,7 @@ mod hints;
 mod migrations;
 mod pooled;
 mod sweeps;
+mod waits;
 
 use backend::PgBackend;
 

@@ -1,13 +1,16 @@
 //! The way of working behind a transaction pooler: no prepared names, no session settings.
 
+use switchboard_model::audit::{AuditFilter, AuditOrder};
+use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::{ListenerMode, TickRequest};
 use switchboard_model::identity::{Actor, PoolName};
-use switchboard_model::ids::{InstanceId, RoomId, RunId, TaskId};
+use switchboard_model::ids::{InstanceId, RoomId, RunId, SessionId, TaskId};
 use switchboard_model::json_text::JsonText;
+use switchboard_model::page::PageRequest;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
 use switchboard_model::run::{Ending, Finish, NewRun, RunState, Trigger};
 use switchboard_model::span::Span;
-use switchboard_store_api::{FinishOutcome, LeaseRequest, RenewOutcome, Renewal, WriteContext};
+use switchboard_store_api::{FinishOutcome, LeaseRequest, LimitTake, RenewOutcome, Renewal, WriteContext};
 use switchboard_store_conformance::Backend as _;
 use switchboard_store_pg::PgOptions;
 
@@ -60,6 +63,16 @@ async fn every_kind_of_statement_works_behind_a_pooler() {
     let tick = stores.feed.tick(Some(&cursor), &TickRequest::default()).await.unwrap();
     assert!(!tick.resync);
     assert_eq!(tick.signals.len(), 4, "task, pool, room and events: {:?}", tick.signals);
+    let take = LimitTake { key: "k".to_owned(), rate: "1/1h burst 1".parse().unwrap(), cost: 1 };
+    for expected in [true, false] {
+        assert_eq!(stores.limits.take(std::slice::from_ref(&take)).await.unwrap()[0].allowed, expected);
+    }
+    let other = LimitTake { key: "other".to_owned(), ..take.clone() };
+    assert!(!stores.limits.take(&[take, other]).await.unwrap()[0].allowed);
+    let asked = [Credential::Session(SessionId::new())];
+    assert_eq!(stores.auth_sessions.revoked(&asked).await.unwrap(), asked);
+    let (filter, page) = (AuditFilter::default(), PageRequest::default());
+    assert_eq!(stores.audit.list(&filter, AuditOrder::NewestFirst, &page).await.unwrap().items, []);
     stores.feed.ping().await.unwrap();
     assert_eq!(stores.once.sweep(10).await.unwrap(), 0);
     backend.close().await;

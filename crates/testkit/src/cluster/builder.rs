@@ -101,6 +101,8 @@ impl ClusterBuilder {
             ("SWITCHBOARD_DATABASE__URL".to_owned(), url),
             ("SWITCHBOARD_REPLICAS".to_owned(), replicas.to_owned()),
             ("SWITCHBOARD_BOOTSTRAP_KEY".to_owned(), key.expose().to_owned()),
+            ("SWITCHBOARD_AUTH__SIGNING_KEYS".to_owned(), random_key("test:hs256:")),
+            ("SWITCHBOARD_SECRETS__KEYS".to_owned(), random_key("test:")),
         ];
         env.append(&mut self.env);
         // The address is replaced by that of each replica.
@@ -115,6 +117,11 @@ impl ClusterBuilder {
         let own = self.own_env.iter().filter(|(of, _, _)| *of == index);
         own.map(|(_, name, value)| (name.clone(), value.clone())).collect()
     }
+}
+
+/// Makes a key of 32 random bytes in base64url, as the server takes its secret keys.
+fn random_key(prefix: &str) -> String {
+    SecretText::generate(prefix).must("making a key").expose().to_owned()
 }
 
 fn on(database: TestDatabase) -> (Storage, String, &'static str) {

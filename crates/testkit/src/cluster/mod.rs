@@ -261,7 +261,7 @@ fn everywhere() -> Grants {
 
 fn request(user: &str, grants: Grants) -> TicketRequest {
     let user_id: UserId = user.parse().must("reading a user id");
-    TicketRequest { user_id, origin: None, grants }
+    TicketRequest { user_id: Some(user_id), origin: None, grants }
 }
 
 async fn ticket(client: &Client, request: &TicketRequest) -> SecretText {

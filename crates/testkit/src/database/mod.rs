@@ -71,6 +71,14 @@ impl TestDatabase {
         &self.url
     }
 
+    /// Executes a statement, such as one that takes a table away.
+    ///
+    /// # Panics
+    /// Panics when the statement fails.
+    pub async fn execute(&self, statement: &'static str) {
+        sqlx::query(statement).execute(&self.pool).await.map(drop).with_context(|| statement).must("changing a database");
+    }
+
     /// Returns a pool for statements of the test itself; the tables are on its search path.
     #[must_use]
     pub const fn pool(&self) -> &PgPool {

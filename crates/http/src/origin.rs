@@ -1,4 +1,4 @@
-//! From where a browser may open a socket. Knows nothing of tickets.
+//! Which origins of browsers are trusted: to open sockets and to read answers. Knows nothing of tickets.
 
 use axum::http::HeaderMap;
 use axum::http::header::ORIGIN;
@@ -7,18 +7,23 @@ use switchboard_model::wire::code::ErrorCode;
 use crate::ApiResult;
 use crate::error::ApiError;
 
-/// Returns the origin of a request if it is allowed; `None` for a program, which sends none.
+/// Tells whether an origin is in the list.
 ///
 /// The comparison is exact: no case folding, no default ports, no patterns. `null` is what sandboxed and
 /// local documents of anybody send, so it is never allowed.
+pub(crate) fn is_allowed(origin: &[u8], allowed: &[String]) -> bool {
+    origin != b"null" && allowed.iter().any(|known| known.as_bytes() == origin)
+}
+
+/// Returns the origin of a request if it may open sockets; `None` for a program, which sends none.
 ///
 /// # Errors
-/// `forbidden` for every other origin.
-pub(super) fn allowed_origin<'a>(headers: &'a HeaderMap, allowed: &[String]) -> ApiResult<Option<&'a str>> {
+/// `forbidden` for every other origin, and for several.
+pub(crate) fn allowed_origin<'a>(headers: &'a HeaderMap, allowed: &[String]) -> ApiResult<Option<&'a str>> {
     let mut values = headers.get_all(ORIGIN).iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let origin = value.to_str().ok().filter(|origin| *origin != "null" && values.next().is_none());
-    match origin.filter(|origin| allowed.iter().any(|known| known == origin)) {
+    let origin = value.to_str().ok().filter(|origin| is_allowed(origin.as_bytes(), allowed));
+    match origin.filter(|_| values.next().is_none()) {
         Some(origin) => Ok(Some(origin)),
         None => Err(ApiError::new(ErrorCode::Forbidden, "sockets may not be opened from this origin")),
     }
