@@ -5,7 +5,7 @@ use std::fmt::Display;
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
 use serde_json::json;
-use switchboard_client::{Client, ClientError};
+use switchboard_client::Client;
 use switchboard_http::Hashing;
 use switchboard_model::auth_session::AuthSession;
 use switchboard_model::identity::{UserId, UserName};

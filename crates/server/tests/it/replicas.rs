@@ -63,7 +63,7 @@ async fn both_replicas_execute() {
 async fn a_ticket_of_one_replica_opens_one_socket_on_the_other() {
     let cluster = cluster(2).await;
     let request = switchboard_model::wire::rest::TicketRequest {
-        user_id: "ann".parse().unwrap(),
+        user_id: Some("ann".parse().unwrap()),
         origin: None,
         grants: Grants::default(),
     };
