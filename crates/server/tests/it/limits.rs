@@ -75,7 +75,8 @@ async fn two_replicas_allow_no_more_than_one_limit() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_unreachable_table_leaves_sign_in_limited_and_everybody_served() {
-    let cluster = cluster(1).env("SWITCHBOARD_LIMITS__LOGIN_ACCOUNT", "5/1h").await;
+    let cluster =
+        cluster(1).env("SWITCHBOARD_LIMITS__LOGIN_ACCOUNT", "5/1h").env("SWITCHBOARD_LIMITS__PATIENCE", "1m").await;
     let allowed = async |key: &str, outage: &str| {
         let body = json!({"rate": "3/1h", "outage": outage});
         let path = format!("/api/v1/limits/{key}/take");
