@@ -33,7 +33,9 @@ use switchboard_model::ids::InstanceId;
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
-pub use auth::{AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyAlgorithm, KeyError, KeyRing};
+pub use auth::{
+    AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyAlgorithm, KeyError, KeyRing,
+};
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};

@@ -9,8 +9,8 @@ use switchboard_model::wire::limits::BODY_BYTES;
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, events, hooks, instances, limits, named_tasks, probes, rooms, runs, settings, tasks, tickets,
-    triggers, users, webhook_secrets,
+    api_keys, audit, auth, events, hooks, instances, limits, named_tasks, probes, rooms, runs, settings, tasks,
+    tickets, triggers, users, webhook_secrets,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{guard, identify, observe};

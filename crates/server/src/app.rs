@@ -6,9 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
-use switchboard_http::{
-    Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions,
-};
+use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};

@@ -39,7 +39,8 @@ impl Buckets {
             if is_kept { take.key.clone() } else { OVERFLOW.to_owned() }
         };
         let places: Vec<String> = takes.iter().map(place).collect();
-        let decide = |(take, place): (&LimitTake, &String)| take.rate.take(arrivals.get(place).copied(), now, take.cost);
+        let decide =
+            |(take, place): (&LimitTake, &String)| take.rate.take(arrivals.get(place).copied(), now, take.cost);
         let (decisions, next): (Vec<_>, Vec<_>) = takes.iter().zip(&places).map(decide).unzip();
         if let Some(next) = next.into_iter().collect::<Option<Vec<i64>>>() {
             arrivals.extend(places.into_iter().zip(next));

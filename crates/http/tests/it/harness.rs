@@ -10,9 +10,7 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use switchboard_events::{Feed, Hub, Operations, Publisher};
-use switchboard_http::{
-    Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router,
-};
+use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::TickRequest;
 use switchboard_model::ids::{ApiKeyId, InstanceId};

@@ -54,10 +54,15 @@ async fn refresh(client: &Client, token: &str) -> Result<TokenResponse, ClientEr
     client.with_credential(None).refresh(&RefreshRequest { refresh_token: token.to_owned() }).await
 }
 
+/// Mints a ticket for the caller.
+async fn own_ticket(client: &Client) -> SecretText {
+    let ticket = TicketRequest { user_id: None, origin: None, grants: Default::default() };
+    client.mint_ticket(&ticket).await.unwrap()
+}
+
 /// Opens a socket of the caller's own.
 async fn socket(client: &Client) -> Socket {
-    let ticket = TicketRequest { user_id: None, origin: None, grants: Default::default() };
-    client.connect(SocketOptions::ticket(client.mint_ticket(&ticket).await.unwrap())).await.unwrap()
+    client.connect(SocketOptions::ticket(own_ticket(client).await)).await.unwrap()
 }
 
 async fn closed(mut socket: Socket) -> u16 {
@@ -126,10 +131,8 @@ async fn a_disabled_user_is_out_everywhere(cluster: Cluster) {
     for replica in replicas(&cluster) {
         sockets.push(socket(&by(replica, &ann)).await);
     }
-    let mut others = socket(&by(cluster.any(), &bob)).await;
-    let unused =
-        by(cluster.any(), &ann).mint_ticket(&TicketRequest { user_id: None, origin: None, grants: Default::default() });
-    let unused = unused.await.unwrap();
+    let others = socket(&by(cluster.any(), &bob)).await;
+    let unused = own_ticket(&by(cluster.any(), &ann)).await;
     disable(cluster.any(), &user).await;
     for replica in replicas(&cluster) {
         assert_eq!(code(by(replica, &ann).me().await), ErrorCode::Unauthorized);
@@ -171,7 +174,7 @@ async fn an_ended_session_leaves_the_others_alone(cluster: Cluster) {
     create_user(cluster.any(), "ann", UserRole::User).await;
     let (phone, laptop) = (sign_in(cluster.any(), "ann").await, sign_in(cluster.any(), "ann").await);
     let on_phone = socket(&by(cluster.any(), &phone)).await;
-    let mut on_laptop = socket(&by(cluster.any(), &laptop)).await;
+    let on_laptop = socket(&by(cluster.any(), &laptop)).await;
     let ann = by(cluster.any(), &laptop);
     let sessions = ann.list_own_sessions(PageRequest::default()).await.unwrap().items;
     assert_eq!(sessions.iter().map(|session| session.id).collect::<Vec<_>>(), [phone.session_id, laptop.session_id]);
