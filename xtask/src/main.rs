@@ -2,6 +2,7 @@
 //!
 //! It must stay light, since it is built before anything else, and it knows no crate of the product.
 
+mod fuzz_api;
 mod run;
 mod test;
 mod tidy;
@@ -11,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::fuzz_api::FuzzOptions;
 use crate::test::Step;
 
 #[derive(Parser)]
@@ -24,6 +26,8 @@ struct CommandLine {
 enum Command {
     /// Runs everything that a change needs.
     Test(TestOptions),
+    /// Sends the server whatever its OpenAPI document allows and forbids, and judges the answers.
+    FuzzApi(FuzzOptions),
     /// Checks the rules of the house that no compiler knows.
     Tidy,
     /// Formats the whole tree.
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
     let result = match CommandLine::parse().command {
         Command::Test(options) => test::run(root, &options),
+        Command::FuzzApi(options) => fuzz_api::run(root, &options),
         Command::Tidy => tidy::run(root),
         Command::Fmt => run::cargo(root, &["fmt", "--all"]),
         Command::RecordMigrations => tidy::record_migrations(root),

@@ -1,10 +1,15 @@
 //! Forms of answers that several endpoints share. Knows no endpoint.
 
+use std::borrow::Cow;
+use std::marker::PhantomData;
+
 use axum::Json;
 use axum::http::StatusCode;
-use axum::http::header::LOCATION;
+use axum::http::header::{ETAG, LOCATION};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use schemars::{JsonSchema, Schema, SchemaGenerator};
+use serde::{Serialize, Serializer};
+use switchboard_model::json_text::JsonText;
 use switchboard_model::secret_text::SecretText;
 
 use crate::error::ApiError;
@@ -34,9 +39,71 @@ impl<T> Created<T> {
     }
 }
 
+/// The new thing, or the one that was there already.
+pub(crate) enum FoundOrCreated<T> {
+    /// 200 with the one that was there.
+    Found(T),
+    /// 201 with the new one.
+    Created(Created<T>),
+}
+
+impl<T: Serialize> IntoResponse for FoundOrCreated<T> {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Found(value) => Json(value).into_response(),
+            Self::Created(created) => created.into_response(),
+        }
+    }
+}
+
 impl<T: Serialize> IntoResponse for Created<T> {
     fn into_response(self) -> Response {
         (self.status, [(LOCATION, self.location)], Json(self.value)).into_response()
+    }
+}
+
+/// An answer, and the version of what it shows as the entity tag.
+pub(crate) struct Tagged<A> {
+    /// The version.
+    pub(crate) version: i64,
+    /// The answer.
+    pub(crate) answer: A,
+}
+
+impl<A: IntoResponse> IntoResponse for Tagged<A> {
+    fn into_response(self) -> Response {
+        ([(ETAG, format!("\"{}\"", self.version))], self.answer).into_response()
+    }
+}
+
+/// A `T` that was encoded before.
+#[derive(Debug)]
+pub(crate) struct Encoded<T>(JsonText, PhantomData<fn() -> T>);
+
+impl<T> Encoded<T> {
+    /// Takes the JSON text of a `T`.
+    pub(crate) fn new(text: JsonText) -> Self {
+        Self(text, PhantomData)
+    }
+}
+
+impl<T> Serialize for Encoded<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Encoded<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        generator.subschema_for::<T>()
     }
 }
 

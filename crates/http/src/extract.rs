@@ -8,6 +8,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
@@ -183,10 +184,13 @@ fn parse_next<'a, T: PathPart>(parameters: &mut impl Iterator<Item = (&'a str, &
 }
 
 /// The query of a plain list.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PageQuery {
+    /// Where the previous page ended: its `next_cursor`.
     cursor: Option<String>,
+    /// The most rows to return.
+    #[schemars(range(min = 1, max = MAX_PAGE), extend("default" = PageRequest::default().limit))]
     limit: Option<u32>,
 }
 

@@ -16,6 +16,7 @@ mod lifecycle;
 mod limits;
 mod middleware;
 mod once;
+mod openapi;
 mod origin;
 mod readiness;
 mod request_line;
@@ -38,6 +39,7 @@ pub use auth::{
 };
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
+pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
 

@@ -1,5 +1,7 @@
 //! Requests that create something, once per idempotency key. Knows no endpoint.
 
+use std::marker::PhantomData;
+
 use axum::extract::{FromRequest, FromRequestParts as _, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
@@ -17,11 +19,12 @@ use crate::extract::JsonBody;
 
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// A body that is not decoded yet, and the claim of the idempotency key that came with it.
+/// A body that will be decoded as a `T`, and the claim of the idempotency key that came with it.
 #[derive(Debug)]
-pub(crate) struct OnceBody {
+pub(crate) struct OnceBody<T> {
     pub(crate) body: JsonBody,
     pub(crate) claim: Option<OnceClaim>,
+    form: PhantomData<fn() -> T>,
 }
 
 /// A decoded body, and the claim of the idempotency key that came with it.
@@ -35,12 +38,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Once<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        let OnceBody { body, claim } = OnceBody::from_request(request, state).await?;
+        let OnceBody { body, claim, .. } = OnceBody::<T>::from_request(request, state).await?;
         Ok(Self { value: body.decode()?, claim })
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for OnceBody {
+impl<S: Send + Sync, T> FromRequest<S> for OnceBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
@@ -49,7 +52,7 @@ impl<S: Send + Sync> FromRequest<S> for OnceBody {
         let key = idempotency_key(&parts.headers)?;
         let body = JsonBody::from_request(Request::from_parts(parts.clone(), body), state).await?;
         let claim = key.map(|key| claim(&parts, &caller, key, &body));
-        Ok(Self { body, claim })
+        Ok(Self { body, claim, form: PhantomData })
     }
 }
 

@@ -14,12 +14,13 @@ use crate::endpoints::{
 };
 use crate::limits::limit_requests;
 use crate::middleware::{guard, identify, observe};
+use crate::openapi::{self, Sketch, describe};
 use crate::{Api, App, AppState, cors, request_line, ws};
 
 /// Who may use a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody: probes and metrics.
+    /// Everybody: probes, metrics and the OpenAPI document.
     Anonymous,
     /// Everybody, for whoever has no other credential yet than what stands in the body.
     Login,
@@ -43,7 +44,18 @@ pub struct Route {
     pub path: &'static str,
     /// Who may use it.
     pub access: Access,
+    /// The handler, such as `tasks::create`.
+    pub(crate) handler_name: &'static str,
+    /// Tells what the signature of the handler says to clients.
+    pub(crate) describe: fn(&mut Sketch<'_>),
     handler: fn() -> MethodRouter<App>,
+}
+
+impl Route {
+    /// Returns the group of endpoints that the route belongs to.
+    pub(crate) fn tag(&self) -> &'static str {
+        self.handler_name.split("::").next().unwrap_or(self.handler_name)
+    }
 }
 
 macro_rules! routes {
@@ -52,6 +64,8 @@ macro_rules! routes {
             method: Method::$method,
             path: $path,
             access: $access,
+            handler_name: stringify!($handler),
+            describe: |sketch| describe(sketch, $handler),
             handler: || on(MethodFilter::$method, $handler),
         }),+]
     };
@@ -62,6 +76,7 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/healthz/live"                 Access::Anonymous                => probes::live;
     GET    "/healthz/ready"                Access::Anonymous                => probes::ready;
     GET    "/metrics"                      Access::Anonymous                => probes::metrics;
+    GET    "/openapi.json"                 Access::Anonymous                => openapi::serve;
     GET    "/ws"                           Access::Ticket                   => ws::upgrade;
     POST   "/api/v1/ws/ticket"             Access::SignedIn                 => tickets::mint;
     POST   "/api/v1/auth/register"         Access::Login                    => auth::register;
@@ -125,7 +140,7 @@ pub fn router(api: Api) -> axum::Router {
 
 /// Makes the router of the probes and metrics alone, for a listener of their own.
 pub fn metrics_router(api: Api) -> axum::Router {
-    assemble(api, |route| route.access == Access::Anonymous)
+    assemble(api, |route| route.tag() == "probes")
 }
 
 fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {

@@ -1,5 +1,6 @@
 //! API keys: hashed, scoped, expiring credentials of programs.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -11,7 +12,7 @@ use crate::secret_text::SecretHash;
 pub const API_KEY_PREFIX: &str = "sbk_";
 
 /// A stored API key, without its secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiKey {
     /// The identity of the key.
     pub id: ApiKeyId,

@@ -1,5 +1,6 @@
 //! The audit log: one entry for each administrative write, never edited.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -7,7 +8,7 @@ use crate::ids::AuditId;
 use crate::json_text::JsonText;
 
 /// One line of the audit log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuditRecord {
     /// Its identity; later entries have greater ones.
     pub id: AuditId,

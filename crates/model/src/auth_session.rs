@@ -1,5 +1,6 @@
 //! Sign-in sessions: what access and refresh tokens, tickets and sockets of a user hang on.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -13,7 +14,7 @@ use crate::user::User;
 pub const REFRESH_PREFIX: &str = "sbr_";
 
 /// A sign-in session that has not ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AuthSession {
     /// The identity.
     pub id: SessionId,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -19,8 +20,9 @@ pub struct NameError {
 macro_rules! names {
     ($($(#[$doc:meta])* $name:ident, $what:literal, $pattern:literal, $check:path);+ $(;)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
         #[serde(transparent)]
+        #[schemars(extend("pattern" = $pattern))]
         pub struct $name(String);
 
         impl $name {

@@ -1,8 +1,10 @@
 //! Opaque JSON kept verbatim: payloads, inputs and results are never decoded and encoded again.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
 
@@ -120,6 +122,20 @@ impl<'de> Deserialize<'de> for JsonText {
             return Err(serde::de::Error::custom(JsonTextError::TooDeep));
         }
         Ok(Self(raw.into()))
+    }
+}
+
+impl JsonSchema for JsonText {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "AnyJson".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        true.into()
     }
 }
 

@@ -3,9 +3,11 @@
 //! One number is kept per key: the theoretical arrival time, at which the key would be unused again. In any
 //! stretch of time `t`, at most `burst + rate · t` units are allowed, whoever asks and however often.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -152,8 +154,23 @@ impl Serialize for Rate {
 
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Rate {
+    fn schema_name() -> Cow<'static, str> {
+        "Rate".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "How many units a period allows in the long run, and how many may come at once.",
+            "type": "string",
+            "pattern": "^[0-9]+/[0-9a-z ]+( burst [0-9]+)?$",
+            "examples": ["100/1m", "100/1m burst 20"],
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Keyset pages: every list is read forward by an opaque cursor.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The most rows one page holds.
@@ -21,7 +22,8 @@ impl Default for PageRequest {
 }
 
 /// One page of a list.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[schemars(rename = "{T}Page")]
 pub struct Page<T> {
     /// The rows, in the order of the list.
     pub items: Vec<T>,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -12,7 +13,7 @@ use crate::span::Span;
 use uuid::Uuid;
 
 /// A name for one unbroken history of a room; positions of different epochs do not compare.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Epoch(String);
 
@@ -43,7 +44,7 @@ impl fmt::Display for Epoch {
 }
 
 /// Where an event stands in its room. Offsets start at 1 and have no holes; 0 is before the first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Position {
     /// The history that the offset counts in.
@@ -53,7 +54,7 @@ pub struct Position {
 }
 
 /// Who may join a room.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RoomKind {
     /// Every user.
@@ -120,14 +121,16 @@ impl RoomName {
 }
 
 /// How much history a room keeps; what is older by any of the bounds is deleted.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Retention {
     /// The most events.
+    #[schemars(range(min = 1))]
     pub max_count: i64,
     /// The greatest age.
     pub max_age: Span,
     /// The most bytes of payload.
+    #[schemars(range(min = 1))]
     pub max_bytes: i64,
 }
 
@@ -138,7 +141,7 @@ impl Default for Retention {
 }
 
 /// A stored room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Room {
     /// Its identity.
     pub id: RoomId,
@@ -213,7 +216,7 @@ pub struct NewEvent {
 }
 
 /// A stored event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct StoredEvent {
     /// The number of the event in its room.
     pub offset: i64,
@@ -230,7 +233,7 @@ pub struct StoredEvent {
 }
 
 /// A stretch of a room's history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryPage {
     /// The history that the offsets count in.
     pub epoch: Epoch,

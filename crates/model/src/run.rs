@@ -1,5 +1,6 @@
 //! Runs: executions of tasks, their states and what may follow what.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -75,7 +76,7 @@ text_enum! {
 }
 
 /// A stored run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Run {
     /// Its identity.
     pub id: RunId,
@@ -216,7 +217,7 @@ pub struct Finish {
 }
 
 /// A range of occurrences that did not run, with one cause.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkipRange {
     /// The first occurrence of the range.
     pub from: Timestamp,

@@ -1,8 +1,10 @@
 //! What a credential may do: the closed list of scopes.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -110,8 +112,23 @@ impl Serialize for Scope {
 
 impl<'de> Deserialize<'de> for Scope {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Scope {
+    fn schema_name() -> Cow<'static, str> {
+        "Scope".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "One permission of an API key; `publish:` is followed by the start of the room names.",
+            "type": "string",
+            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|users:\*|coordination:\*|admin)$",
+            "examples": ["tasks:write", "publish:chat:", "admin"],
+        })
     }
 }
 

@@ -1,9 +1,11 @@
 //! Durations as people write them: `15s`, `5m`, `2h 30m`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -91,8 +93,23 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let text = Cow::<'de, str>::deserialize(deserializer)?;
         text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Span {
+    fn schema_name() -> Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A duration as people write it, in whole milliseconds, at most 1000 years.",
+            "type": "string",
+            "pattern": "^([0-9]+ ?(ms|s|m|h|days?|months?|years?) ?)+$",
+            "examples": ["15s", "5m", "2h 30m"],
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Tasks: stored definitions of what runs, when, and under which policies.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -11,7 +12,7 @@ use crate::span::Span;
 use crate::wire::code::ErrorCode;
 
 /// What happens to occurrences that were not fired within the misfire grace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum MissedPolicy {
     /// The latest due occurrence runs; the missed ones before it are recorded as skipped.
@@ -22,6 +23,7 @@ pub enum MissedPolicy {
     /// The newest missed occurrences run, oldest first.
     CatchUp {
         /// The most occurrences to run.
+        #[schemars(range(min = 1, max = 10_000))]
         max: u32,
         /// How far back to look.
         window: Span,
@@ -29,7 +31,7 @@ pub enum MissedPolicy {
 }
 
 /// What happens when a task is due while a run of it is active.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Overlap {
     /// Runs go side by side.
@@ -44,7 +46,7 @@ pub enum Overlap {
 }
 
 /// How long a failed attempt waits before the next: `min(cap, base · 2^(attempt−1))`, less up to the jitter share.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Backoff {
     /// The delay after the first attempt.
@@ -52,6 +54,7 @@ pub struct Backoff {
     /// The longest delay.
     pub cap: Span,
     /// The share of the delay that chance may take off, 0 to 1.
+    #[schemars(range(min = 0, max = 1))]
     pub jitter: f64,
 }
 
@@ -81,17 +84,18 @@ impl Backoff {
 }
 
 /// A fleet-wide limit on runs that go at the same time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Concurrency {
     /// Runs with the same key share the limit, also over several tasks.
     pub key: ConcurrencyKey,
     /// The most runs at the same time, at least 1.
+    #[schemars(range(min = 1))]
     pub max: u32,
 }
 
 /// What a run does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
     /// Publishes an event.
@@ -112,7 +116,7 @@ impl Action {
 }
 
 /// Where an event goes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum EventTarget {
     /// To a room.
@@ -133,7 +137,7 @@ impl EventTarget {
 }
 
 /// Publishes an event to a room or a user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventAction {
     /// Where it goes.
@@ -146,7 +150,7 @@ pub struct EventAction {
 }
 
 /// Calls a named function from the registry of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SystemAction {
     /// The name of the function.
@@ -154,7 +158,7 @@ pub struct SystemAction {
 }
 
 /// Everything about a task that people decide.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskSpec {
     /// The unique name.
@@ -173,14 +177,16 @@ pub struct TaskSpec {
     /// What happens when it is due while active.
     #[serde(default)]
     pub overlap: Overlap,
-    /// The most runs that may wait under [`Overlap::Queue`].
+    /// The most runs that may wait under the overlap policy `queue`.
     #[serde(default = "default_queue_max")]
+    #[schemars(range(min = 1))]
     pub queue_max: u32,
     /// How long an attempt may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
     /// How many attempts a run has, at least 1.
     #[serde(default = "default_max_attempts")]
+    #[schemars(range(min = 1, max = Self::MOST_ATTEMPTS))]
     pub max_attempts: u32,
     /// How long a failed attempt waits before the next.
     #[serde(default)]
@@ -315,7 +321,7 @@ pub fn task_permit_key(id: TaskId) -> String {
 }
 
 /// A stored task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Task {
     /// Its identity.
     pub id: TaskId,

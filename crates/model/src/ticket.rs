@@ -1,5 +1,6 @@
 //! Single-use tickets that open a WebSocket.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -15,7 +16,7 @@ pub const TICKET_PREFIX: &str = "sbt_";
 pub const TICKET_TTL: Span = Span::from_secs(30);
 
 /// A room name, or a prefix of room names when it ends in `*`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct RoomPattern(String);
 
@@ -43,7 +44,7 @@ impl RoomPattern {
 }
 
 /// What the holder of a ticket may do beyond what every user may.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Grants {
     /// Rooms that may be joined though they are not public.

@@ -1,5 +1,6 @@
 //! Users: people who sign in, and what their roles let them do.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -34,7 +35,7 @@ impl UserRole {
 }
 
 /// A stored user, without the password.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct User {
     /// The identity; a UUID for accounts made here, the `sub` of the tokens of somebody else's.
     pub id: UserId,

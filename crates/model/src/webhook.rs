@@ -1,5 +1,6 @@
 //! Secrets of inbound webhooks (Standard Webhooks): which of them may trigger a task.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -13,7 +14,7 @@ pub const WEBHOOK_SECRET_PREFIX: &str = "whsec_";
 pub const WEBHOOK_SECRETS: u32 = 10;
 
 /// A stored secret of a webhook, without the secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookSecret {
     /// The identity.
     pub id: WebhookSecretId,

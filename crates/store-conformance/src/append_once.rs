@@ -98,6 +98,13 @@ pub(crate) async fn a_batch_that_was_refused_as_a_whole_keeps_no_claim(backend: 
     assert_eq!(stored(attempt(&stores, &once("k", 2, HOUR), &batch).await).result, Some(json("[1,0]")));
 }
 
+pub(crate) async fn a_batch_without_events_keeps_its_claim(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    assert_eq!(now(attempt(&stores, &once("k", 1, HOUR), &[]).await), []);
+    assert_eq!(stored(attempt(&stores, &once("k", 1, HOUR), &[]).await).result, Some(json("[]")));
+    assert_eq!(attempt(&stores, &once("k", 2, HOUR), &[]).await, Written::Mismatch);
+}
+
 pub(crate) async fn message_ids_are_deduplicated_under_a_once_key_too(backend: &dyn Backend) {
     let stores = backend.stores().await;
     create_room(&stores, &new_room("a")).await;

@@ -208,6 +208,7 @@ cases! { $
         a_repeated_batch_is_answered_as_the_first,
         without_a_once_key_every_batch_is_new,
         a_batch_that_was_refused_as_a_whole_keeps_no_claim,
+        a_batch_without_events_keeps_its_claim,
         message_ids_are_deduplicated_under_a_once_key_too,
         the_audit_entry_goes_with_the_events,
         equal_keys_at_once_append_once,

@@ -9,40 +9,55 @@ use axum::response::{IntoResponse, Response};
 use axum::{BoxError, Json as Answer};
 use bytes::Bytes;
 use futures_util::stream::try_unfold;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switchboard_events::error_chain;
 use switchboard_model::Timestamp;
 use switchboard_model::audit::{AuditFilter, AuditOrder, AuditRecord};
-use switchboard_model::page::{Page, PageRequest};
+use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_store_api::{AuditStore, StoreResult};
 
 use crate::extract::{Query, page};
+use crate::openapi::{self, Sketch};
 use crate::{ApiResult, App};
 
 /// How many entries of an export are in memory at a time.
 const EXPORT_PAGE: u32 = 100;
 
 /// Which entries are asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct AuditQuery {
+    /// Only entries of this actor, such as `user:<id>` or `key:<id>`.
     actor: Option<String>,
+    /// Only entries of this action, or of all that start with it when it ends in a dot.
     action: Option<String>,
+    /// Only entries about this.
     subject: Option<String>,
+    /// Only entries at this instant or later.
     from: Option<Timestamp>,
+    /// Only entries before this instant.
     to: Option<Timestamp>,
+    /// Where the previous page ended: its `next_cursor`.
     cursor: Option<String>,
+    /// The most rows to return.
+    #[schemars(range(min = 1, max = MAX_PAGE), extend("default" = PageRequest::default().limit))]
     limit: Option<u32>,
 }
 
 /// Which entries are exported.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ExportQuery {
+    /// Only entries of this actor, such as `user:<id>` or `key:<id>`.
     actor: Option<String>,
+    /// Only entries of this action, or of all that start with it when it ends in a dot.
     action: Option<String>,
+    /// Only entries about this.
     subject: Option<String>,
+    /// Only entries at this instant or later.
     from: Option<Timestamp>,
+    /// Only entries before this instant.
     to: Option<Timestamp>,
 }
 
@@ -60,7 +75,7 @@ pub(crate) async fn list(
 ///
 /// No more than a page is in memory. When the database fails in the middle the connection is cut before the end of
 /// the body, so that what came is not taken for all there is.
-pub(crate) async fn export(State(app): State<App>, Query(query): Query<ExportQuery>) -> ApiResult<Response> {
+pub(crate) async fn export(State(app): State<App>, Query(query): Query<ExportQuery>) -> ApiResult<Export> {
     let ExportQuery { actor, action, subject, from, to } = query;
     let filter = AuditFilter { actor, action, subject, from, to };
     let audit = Arc::clone(&app.stores.audit);
@@ -80,11 +95,26 @@ pub(crate) async fn export(State(app): State<App>, Query(query): Query<ExportQue
             Ok::<_, BoxError>(Some((lines(&page.items)?, next)))
         }
     });
-    let headers = [
-        (CONTENT_TYPE, "application/x-ndjson"),
-        (CONTENT_DISPOSITION, "attachment; filename=\"switchboard-audit.ndjson\""),
-    ];
-    Ok((headers, Body::from_stream(chunks)).into_response())
+    Ok(Export(Body::from_stream(chunks)))
+}
+
+/// One entry a line.
+pub(crate) struct Export(Body);
+
+/// The media type of JSON texts in lines.
+const JSON_LINES: &str = "application/x-ndjson";
+
+impl IntoResponse for Export {
+    fn into_response(self) -> Response {
+        let name = "attachment; filename=\"switchboard-audit.ndjson\"";
+        ([(CONTENT_TYPE, JSON_LINES), (CONTENT_DISPOSITION, name)], self.0).into_response()
+    }
+}
+
+impl openapi::Answer for Export {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.gives_text(JSON_LINES);
+    }
 }
 
 /// What an export does next.

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use switchboard_events::{EphemeralEvent, refusal};
@@ -21,18 +20,39 @@ use switchboard_model::wire::rest::{PublishBatchRequest, PublishBatchResponse, P
 use switchboard_store_api::{AppendAnswer, AppendOutcome, WriteContext, Written};
 
 use crate::access::Caller;
+use crate::answer::Encoded;
 use crate::error::ApiError;
 use crate::extract::{JsonBody, Path, Query, within};
 use crate::once::OnceBody;
 use crate::{ApiResult, App, AppState};
+
+/// One event, or a batch.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "what is read depends on the form; this is how the two forms are described")]
+pub(crate) enum Publication {
+    Event(PublishRequest),
+    Batch(PublishBatchRequest),
+}
+
+/// What became of one event, or of each event of a batch.
+#[derive(JsonSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "what is written is encoded early; this is how the two forms are described")]
+pub(crate) enum PublicationAnswer {
+    Event(Published),
+    Batch(PublishBatchResponse),
+}
+
+type Answer = (StatusCode, Body<Encoded<PublicationAnswer>>);
 
 /// Publishes one event or a batch to a room.
 pub(crate) async fn publish_to_room(
     State(app): State<App>,
     caller: Caller,
     Path(room): Path<RoomName>,
-    request: OnceBody,
-) -> ApiResult<Response> {
+    request: OnceBody<Publication>,
+) -> ApiResult<Answer> {
     caller.require(&Scope::publish_to(&room))?;
     publish(&app, &caller, room, request).await
 }
@@ -42,8 +62,8 @@ pub(crate) async fn publish_to_user(
     State(app): State<App>,
     caller: Caller,
     Path(user): Path<UserId>,
-    request: OnceBody,
-) -> ApiResult<Response> {
+    request: OnceBody<Publication>,
+) -> ApiResult<Answer> {
     let room = user.room();
     if !caller.allows(&Scope::Users) {
         caller.require(&Scope::publish_to(&room))?;
@@ -52,11 +72,15 @@ pub(crate) async fn publish_to_user(
 }
 
 /// Which stretch of history is asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HistoryQuery {
+    /// The offset after which the events follow.
     #[serde(default)]
+    #[schemars(range(min = 0))]
     after: i64,
+    /// The most events to return.
+    #[schemars(range(min = 1, max = HISTORY_EVENTS), extend("default" = HISTORY_EVENTS))]
     limit: Option<u32>,
 }
 
@@ -81,8 +105,8 @@ enum Form {
     Batch,
 }
 
-async fn publish(app: &AppState, caller: &Caller, room: RoomName, request: OnceBody) -> ApiResult<Response> {
-    let OnceBody { body, claim } = request;
+async fn publish(app: &AppState, caller: &Caller, room: RoomName, request: OnceBody<Publication>) -> ApiResult<Answer> {
+    let OnceBody { body, claim, .. } = request;
     let (form, events) = read(&body)?;
     let batch = Batch::new(&room, caller, events);
     match claim {
@@ -112,13 +136,13 @@ fn read(body: &JsonBody) -> ApiResult<(Form, Vec<PublishRequest>)> {
 }
 
 /// Answers with what became of each event; one that came alone and was refused is an error.
-fn respond(form: Form, mut items: Vec<PublishItem>) -> ApiResult<Response> {
+fn respond(form: Form, mut items: Vec<PublishItem>) -> ApiResult<Answer> {
     if let (Form::Single, Some(PublishItem::Error(_))) = (form, items.first())
         && let Some(PublishItem::Error(error)) = items.pop()
     {
         return Err(error.into());
     }
-    Ok(published(&encode(form, items)))
+    Ok(published(encode(form, items)))
 }
 
 /// Writes the answer once, so that a repeated request gets the same bytes.
@@ -131,8 +155,8 @@ fn encode(form: Form, mut items: Vec<PublishItem>) -> JsonText {
     encoded.unwrap_or_else(|_| JsonText::null())
 }
 
-fn published(answer: &JsonText) -> Response {
-    (StatusCode::CREATED, [(CONTENT_TYPE, "application/json")], answer.as_str().to_owned()).into_response()
+fn published(answer: JsonText) -> Answer {
+    (StatusCode::CREATED, Body(Encoded::new(answer)))
 }
 
 /// The events of a request, sorted by what is done with them.
@@ -186,7 +210,7 @@ impl Batch {
     }
 
     /// Publishes under an idempotency key. The answer is stored with the events, and a repetition reads it.
-    async fn publish_once(self, app: &AppState, context: &WriteContext, form: Form) -> ApiResult<Response> {
+    async fn publish_once(self, app: &AppState, context: &WriteContext, form: Form) -> ApiResult<Answer> {
         let Self { items, durable, places, ephemeral } = self;
         if durable.is_empty() && ephemeral.is_empty() {
             return respond(form, items);
@@ -203,7 +227,7 @@ impl Batch {
                 }
                 respond(form, settled(items, &places, &outcomes))
             }
-            Written::Replayed(record) => record.result.as_ref().map(published).ok_or_else(ApiError::internal),
+            Written::Replayed(record) => record.result.map(published).ok_or_else(ApiError::internal),
             Written::Mismatch => Err(ApiError::idempotency_mismatch()),
         }
     }

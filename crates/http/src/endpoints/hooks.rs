@@ -5,7 +5,6 @@
 
 use std::hint::black_box;
 
-use axum::Extension;
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
@@ -50,7 +49,7 @@ const OUTCOMES: [&str; 5] = ["accepted", "adopted", "duplicate", "refused", "unv
 /// Takes a delivery. The answer tells of success only after the run, or the memory of an earlier one, is durable.
 pub(crate) async fn receive(
     State(app): State<App>,
-    Extension(request_id): Extension<RequestId>,
+    request_id: RequestId,
     task: Result<Path<TaskName>, ApiError>,
     headers: HeaderMap,
     RawBody(body): RawBody,

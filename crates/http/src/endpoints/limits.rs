@@ -2,7 +2,8 @@
 
 use axum::Json as Body;
 use axum::extract::State;
-use axum::response::IntoResponse;
+use axum::http::{HeaderName, HeaderValue};
+use axum::response::AppendHeaders;
 use switchboard_model::identity::ClientKey;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{LimitTakeRequest, LimitTakeResponse};
@@ -23,7 +24,7 @@ pub(crate) async fn take(
     State(app): State<App>,
     Path(key): Path<ClientKey>,
     Json(request): Json<LimitTakeRequest>,
-) -> ApiResult<impl IntoResponse> {
+) -> ApiResult<(AppendHeaders<[(HeaderName, HeaderValue); 2]>, Body<LimitTakeResponse>)> {
     let LimitTakeRequest { rate, cost, outage } = request;
     if !(1..=rate.burst()).contains(&cost) {
         let detail = format!("must be between 1 and the burst, which is {}: more is never there at once", rate.burst());
@@ -39,5 +40,5 @@ pub(crate) async fn take(
         retry_after_ms: decision.retry_after.as_millis(),
         reset_after_ms: decision.reset_after.as_millis(),
     };
-    Ok((axum::response::AppendHeaders(headers(key.as_str(), &rate, decision)), Body(answer)))
+    Ok((AppendHeaders(headers(key.as_str(), &rate, decision)), Body(answer)))
 }

@@ -1,10 +1,10 @@
 //! Tasks as code: read and put by name, so that the same request makes a task, edits it or changes nothing.
 
 use axum::Json as Body;
-use axum::extract::State;
-use axum::http::header::{ETAG, IF_MATCH, IF_NONE_MATCH};
+use axum::extract::{FromRequestParts, State};
+use axum::http::header::{IF_MATCH, IF_NONE_MATCH};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName};
-use axum::response::{IntoResponse, Response};
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::task::{Task, TaskSpec};
@@ -12,34 +12,36 @@ use switchboard_model::wire::code::ErrorCode;
 use switchboard_store_api::{TaskCreateOutcome, TaskUpdateOutcome};
 
 use crate::access::Caller;
-use crate::answer::Created;
+use crate::answer::{Created, FoundOrCreated, Tagged};
 use crate::error::ApiError;
 use crate::extract::{Json, Path};
+use crate::openapi::{Part, Sketch};
 use crate::{ApiResult, App, AppState};
 
 /// How often a put that collides with edits by others starts over.
 const TRIES: u32 = 5;
 
 /// Finds a task by name.
-pub(crate) async fn get(State(app): State<App>, Path(name): Path<TaskName>) -> ApiResult<Response> {
+pub(crate) async fn get(State(app): State<App>, Path(name): Path<TaskName>) -> ApiResult<Tagged<Body<Task>>> {
     let task = app.stores.tasks.find(&name).await?.ok_or_else(|| ApiError::not_found("task"))?;
-    Ok(([tag(&task)], Body(task)).into_response())
+    Ok(Tagged { version: task.version, answer: Body(task) })
 }
+
+type Put = Tagged<FoundOrCreated<Task>>;
 
 /// Makes the task of this name, or replaces its definition.
 pub(crate) async fn put(
     State(app): State<App>,
     caller: Caller,
     Path(name): Path<TaskName>,
-    headers: HeaderMap,
+    condition: Condition,
     Json(spec): Json<TaskSpec>,
-) -> ApiResult<Response> {
+) -> ApiResult<Put> {
     if spec.name != name {
         let detail = format!("must be {name}, as in the path; a task is renamed under its id");
         return Err(ApiError::field(ErrorCode::ValidationFailed, "name", detail));
     }
     caller.require_action(&spec)?;
-    let condition = Condition::read(&headers)?;
     for _ in 0..TRIES {
         let found = app.stores.tasks.find(&name).await?;
         condition.check(found.as_ref())?;
@@ -55,14 +57,14 @@ pub(crate) async fn put(
 }
 
 /// Makes the task; `None` when somebody else did in between.
-async fn create(app: &AppState, caller: &Caller, spec: &TaskSpec) -> ApiResult<Option<Response>> {
+async fn create(app: &AppState, caller: &Caller, spec: &TaskSpec) -> ApiResult<Option<Put>> {
     let id = TaskId::new();
     let context = caller.change("task.create", id).after(spec)?.context();
     match app.stores.tasks.create(&context, id, spec).await?.now() {
         Some(TaskCreateOutcome::Created(task)) => {
-            let tag = tag(&task);
+            let version = task.version;
             let created = Created::new(&app.options, &format!("/api/v1/tasks/{}", task.id), task);
-            Ok(Some(([tag], created).into_response()))
+            Ok(Some(Tagged { version, answer: FoundOrCreated::Created(created) }))
         }
         Some(TaskCreateOutcome::Refused(error)) => Err(error.into()),
         Some(TaskCreateOutcome::NameTaken(_)) | None => Ok(None),
@@ -70,10 +72,12 @@ async fn create(app: &AppState, caller: &Caller, spec: &TaskSpec) -> ApiResult<O
 }
 
 /// Replaces the definition; `None` when somebody edited, renamed or deleted the task in between.
-async fn edit(app: &AppState, caller: &Caller, before: &Task, spec: &TaskSpec) -> ApiResult<Option<Response>> {
+async fn edit(app: &AppState, caller: &Caller, before: &Task, spec: &TaskSpec) -> ApiResult<Option<Put>> {
     let context = caller.change("task.update", before.id).before(&before.spec)?.after(spec)?.context();
     match app.stores.tasks.update(&context, before.id, before.version, spec).await? {
-        TaskUpdateOutcome::Updated(task) => Ok(Some(([tag(&task)], Body(task)).into_response())),
+        TaskUpdateOutcome::Updated(task) => {
+            Ok(Some(Tagged { version: task.version, answer: FoundOrCreated::Found(task) }))
+        }
         TaskUpdateOutcome::Refused(error) => Err(error.into()),
         TaskUpdateOutcome::NotFound | TaskUpdateOutcome::VersionMismatch(_) | TaskUpdateOutcome::NameTaken(_) => {
             Ok(None)
@@ -83,7 +87,7 @@ async fn edit(app: &AppState, caller: &Caller, before: &Task, spec: &TaskSpec) -
 
 /// Which state of the task the caller insists on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Condition {
+pub(crate) enum Condition {
     /// None.
     Any,
     /// There is no such task.
@@ -92,6 +96,21 @@ enum Condition {
     Present,
     /// It has this version.
     Version(i64),
+}
+
+impl<S: Sync> FromRequestParts<S> for Condition {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        Self::read(&parts.headers)
+    }
+}
+
+impl Part for Condition {
+    fn describe(sketch: &mut Sketch<'_>) {
+        sketch.takes_header("If-Match", "The version that must be there, in double quotes, or `*` for any.");
+        sketch.takes_header("If-None-Match", "`*`: there must be no such task.");
+    }
 }
 
 impl Condition {
@@ -132,10 +151,6 @@ impl Condition {
             (Self::Present | Self::Version(_), None) => mismatch("there is no task of this name".to_owned()),
         }
     }
-}
-
-fn tag(task: &Task) -> (HeaderName, String) {
-    (ETAG, format!("\"{}\"", task.version))
 }
 
 #[cfg(test)]

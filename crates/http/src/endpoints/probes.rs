@@ -3,7 +3,8 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::error::ApiError;
@@ -13,7 +14,7 @@ use crate::{ApiResult, App};
 const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// What a probe that passes says.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Health {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -44,7 +45,16 @@ pub(crate) async fn ready(State(app): State<App>) -> ApiResult<Json<Health>> {
 }
 
 /// Writes out the metrics.
-pub(crate) async fn metrics(State(app): State<App>) -> impl IntoResponse {
+pub(crate) async fn metrics(State(app): State<App>) -> PrometheusText {
     metrics::gauge!("switchboard_feed_age_seconds").set(app.feed.age());
-    ([(CONTENT_TYPE, PROMETHEUS_TEXT)], app.prometheus.render())
+    PrometheusText(app.prometheus.render())
+}
+
+/// Metrics, written out.
+pub(crate) struct PrometheusText(String);
+
+impl IntoResponse for PrometheusText {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, PROMETHEUS_TEXT)], self.0).into_response()
+    }
 }

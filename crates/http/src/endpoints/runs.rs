@@ -3,10 +3,11 @@
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use switchboard_model::ids::{RunId, TaskId};
-use switchboard_model::page::Page;
+use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_model::run::{Run, RunState};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{CancelProgress, CancelResponse};
@@ -18,12 +19,17 @@ use crate::extract::{Path, Query, page};
 use crate::{ApiResult, App, AppState};
 
 /// Which runs are asked for.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RunQuery {
+    /// Only runs of this task.
     task_id: Option<TaskId>,
+    /// Only runs in this state.
     state: Option<RunState>,
+    /// Where the previous page ended: its `next_cursor`.
     cursor: Option<String>,
+    /// The most rows to return.
+    #[schemars(range(min = 1, max = MAX_PAGE), extend("default" = PageRequest::default().limit))]
     limit: Option<u32>,
 }
 

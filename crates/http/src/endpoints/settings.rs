@@ -2,6 +2,7 @@
 
 use axum::Json as Body;
 use axum::extract::State;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switchboard_model::setting::{FleetSettings, Versioned};
 use switchboard_model::wire::code::ErrorCode;
@@ -12,11 +13,13 @@ use crate::error::ApiError;
 use crate::extract::Json;
 use crate::{ApiResult, App};
 
-/// The new settings, and the version that was edited: the strict form of [`Versioned`].
-#[derive(Debug, Deserialize)]
+/// The new settings, and the version that was edited.
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FleetPut {
+    /// The version that was edited.
     version: i64,
+    /// The new settings.
     value: FleetSettings,
 }
 

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::run::{NewRun, Run, Trigger};
@@ -18,7 +17,7 @@ use switchboard_store_api::{TriggerOutcome, WriteContext, Written};
 use tokio::time::Instant;
 
 use crate::access::Caller;
-use crate::answer::Created;
+use crate::answer::{Created, FoundOrCreated};
 use crate::endpoints::runs::existing;
 use crate::error::ApiError;
 use crate::extract::{Path, Query};
@@ -33,11 +32,19 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// How the answer is wanted.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TriggerQuery {
     /// How long to wait for the end of the run.
     wait: Option<Span>,
+}
+
+/// What a trigger gave.
+#[derive(Serialize, JsonSchema)]
+#[serde(untagged)]
+pub(crate) enum TriggerAnswer {
+    Started(TriggerResponse),
+    Ended(Run),
 }
 
 /// Makes a run of a task, unless its policies or an active run with the same key forbid it.
@@ -49,18 +56,19 @@ pub(crate) async fn trigger(
     Path(task_id): Path<TaskId>,
     Query(query): Query<TriggerQuery>,
     request: Once<TriggerRequest>,
-) -> ApiResult<Response> {
+) -> ApiResult<FoundOrCreated<TriggerAnswer>> {
     let until = query.wait.map(|wait| deadline(&app, &caller, wait)).transpose()?;
     let answer = start(&app, &caller, task_id, request).await?;
     let path = format!("/api/v1/runs/{}", answer.run_id);
-    match until {
-        Some(until) => Ok(match ended(&app, answer.run_id, until).await? {
-            Some(run) => Body(run).into_response(),
-            None => Created::new(&app.options, &path, answer).with_status(StatusCode::ACCEPTED).into_response(),
-        }),
-        None if answer.duplicate => Ok(Body(answer).into_response()),
-        None => Ok(Created::new(&app.options, &path, answer).into_response()),
-    }
+    let created = |answer| Created::new(&app.options, &path, TriggerAnswer::Started(answer));
+    Ok(match until {
+        Some(until) => match ended(&app, answer.run_id, until).await? {
+            Some(run) => FoundOrCreated::Found(TriggerAnswer::Ended(run)),
+            None => FoundOrCreated::Created(created(answer).with_status(StatusCode::ACCEPTED)),
+        },
+        None if answer.duplicate => FoundOrCreated::Found(TriggerAnswer::Started(answer)),
+        None => FoundOrCreated::Created(created(answer)),
+    })
 }
 
 /// Finds out until when to wait, if the caller may read how the run ends.

@@ -3,11 +3,12 @@
 use axum::Json as Body;
 use axum::extract::State;
 use axum::http::StatusCode;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use switchboard_model::auth_session::AuthSession;
 use switchboard_model::identity::{UserId, UserName};
-use switchboard_model::page::Page;
+use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_model::user::{NewUser, User, UserEdit};
 use switchboard_model::wire::auth::{PasswordRequest, UserRequest, UserUpdate};
 use switchboard_model::wire::code::ErrorCode;
@@ -69,11 +70,15 @@ fn is_result(record: &OnceRecord, id: &UserId) -> bool {
 }
 
 /// Which users are listed.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct UserQuery {
+    /// Only the user of this name.
     name: Option<UserName>,
+    /// Where the previous page ended: its `next_cursor`.
     cursor: Option<String>,
+    /// The most rows to return.
+    #[schemars(range(min = 1, max = MAX_PAGE), extend("default" = PageRequest::default().limit))]
     limit: Option<u32>,
 }
 

@@ -2,6 +2,7 @@
 
 use axum::http::HeaderMap;
 use axum::http::header::SEC_WEBSOCKET_PROTOCOL;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::ticket::{TICKET_PREFIX, Ticket};
@@ -15,9 +16,11 @@ use crate::{ApiResult, AppState};
 const TICKET_BYTES: usize = 200;
 
 /// The query of a handshake.
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TicketQuery {
+    /// Documented as a credential.
+    #[schemars(skip)]
     ticket: Option<String>,
 }
 

@@ -15,6 +15,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("GET", "/healthz/live", "anonymous"),
     ("GET", "/healthz/ready", "anonymous"),
     ("GET", "/metrics", "anonymous"),
+    ("GET", "/openapi.json", "anonymous"),
     ("GET", "/ws", "ticket"),
     ("POST", "/api/v1/ws/ticket", "signed in"),
     ("POST", "/api/v1/auth/register", "login"),

@@ -38,6 +38,7 @@ async fn every_form_of_error_is_a_problem_document() {
         ("GET", "/api/v1/tasks?limit=many", "", 400, ErrorCode::BadRequest),
         ("GET", "/api/v1/tasks?colour=red", "", 400, ErrorCode::BadRequest),
         ("GET", "/api/v1/tasks?cursor=nonsense", "", 422, ErrorCode::ValidationFailed),
+        ("GET", "/api/v1/rooms?cursor=a%00", "", 400, ErrorCode::BadRequest),
         ("GET", "/api/v1/runs?state=sleeping", "", 400, ErrorCode::BadRequest),
         ("GET", "/api/v1/runs?cursor=nonsense", "", 422, ErrorCode::ValidationFailed),
         ("GET", "/api/v1/instances?cursor=nonsense", "", 422, ErrorCode::ValidationFailed),

@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
+use crate::document::judge;
+
 /// The origin that the replica allows.
 pub(crate) const ORIGIN: &str = "https://app.example";
 
@@ -164,7 +166,8 @@ impl Replica {
         self.send(method, path, body, &headers).await
     }
 
-    /// Sends a request as it is; a body is declared as JSON unless the headers say otherwise.
+    /// Sends a request as it is; a body is declared as JSON unless the headers say otherwise. The exchange must be
+    /// one that the OpenAPI document describes.
     pub(crate) async fn send(&self, method: &str, path: &str, body: &str, headers: &[(&str, &str)]) -> Answer {
         let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
         if !body.is_empty() && !headers.iter().any(|(name, _)| *name == "content-type") {
@@ -173,7 +176,9 @@ impl Replica {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        self.pass(request.body(Body::from(body.to_owned())).unwrap()).await
+        let answer = self.pass(request.body(Body::from(body.to_owned())).unwrap()).await;
+        judge(method, path, body, &answer);
+        answer
     }
 
     /// Sends a request as the administrator whose JSON body begins and never ends.
@@ -182,7 +187,9 @@ impl Replica {
         let request = request.header("authorization", format!("Bearer {}", self.admin));
         let begin = futures_util::stream::iter([Ok::<_, std::io::Error>("{")]);
         let body = futures_util::StreamExt::chain(begin, futures_util::stream::pending());
-        self.pass(request.body(Body::from_stream(body)).unwrap()).await
+        let answer = self.pass(request.body(Body::from_stream(body)).unwrap()).await;
+        judge(method, path, "", &answer);
+        answer
     }
 
     async fn pass(&self, request: Request<Body>) -> Answer {

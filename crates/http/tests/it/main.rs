@@ -5,6 +5,7 @@
 mod access;
 mod api_keys;
 mod audit;
+mod document;
 mod edge;
 mod errors;
 mod events;
@@ -12,6 +13,7 @@ mod external;
 mod harness;
 mod limits;
 mod named_tasks;
+mod openapi;
 mod probes;
 mod sign_in;
 mod silence;

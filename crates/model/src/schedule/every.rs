@@ -1,5 +1,6 @@
 //! Fixed intervals, counted in elapsed time from an anchor.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::ScheduleError;
@@ -10,10 +11,10 @@ use crate::span::Span;
 pub const SHORTEST_INTERVAL: Span = Span::from_millis(100);
 
 /// A fixed interval from an anchor.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Every {
-    /// The time between two occurrences, at least [`SHORTEST_INTERVAL`].
+    /// The time between two occurrences, at least 100 ms.
     pub interval: Span,
     /// An instant of the grid; the creation of the task when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

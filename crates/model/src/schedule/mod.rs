@@ -5,6 +5,7 @@ mod occurrences;
 mod preview;
 
 use chrono::SubsecRound as _;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::every::{Every, SHORTEST_INTERVAL};
@@ -14,7 +15,7 @@ use crate::Timestamp;
 use crate::timetable::Cron;
 
 /// When a task is due. A task without a schedule runs only when it is triggered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Schedule {
     /// A fixed interval, counted in elapsed time and so untouched by daylight saving.

@@ -2,6 +2,7 @@
 
 use std::iter::successors;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Schedule;
@@ -9,7 +10,7 @@ use crate::Timestamp;
 use crate::timetable::Fate;
 
 /// An occurrence to come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Upcoming {
     /// When it is due.
     pub at: Timestamp,
@@ -19,7 +20,7 @@ pub struct Upcoming {
 }
 
 /// What a policy did to an occurrence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Remark {
     /// Its local time does not exist on that day, so it runs right after the gap.

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use cron::TimeUnitSpec;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fields::Fields;
@@ -28,8 +29,9 @@ const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
 ///
 /// Any text can be kept, so that a stored schedule that this version does not understand can still be shown;
 /// using it is what fails.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
+#[schemars(extend("examples" = ["*/5 * * * *", "0 30 8 * * MON-FRI", "@daily"]))]
 pub struct Expression {
     text: String,
     fields: Result<Fields, ScheduleError>,

@@ -11,6 +11,7 @@ mod fields;
 mod search;
 mod zone;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::expression::{Expression, MOST_CHARACTERS};
@@ -20,7 +21,7 @@ use crate::schedule::ScheduleError;
 
 /// What happens at local times that the clocks jump over. All that one gap swallows makes one occurrence, at
 /// the instant the gap ends; if that instant is an occurrence of its own, the two are one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DstGap {
     /// The occurrence runs, right after the gap.
@@ -31,7 +32,7 @@ pub enum DstGap {
 }
 
 /// What happens at local times that the clocks show twice.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DstOverlap {
     /// The first one is the occurrence.
@@ -42,7 +43,7 @@ pub enum DstOverlap {
 }
 
 /// How the day of the month and the day of the week go together when an expression restricts both.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DayMatch {
     /// A day that either field names will do, as POSIX has it.
@@ -53,7 +54,7 @@ pub enum DayMatch {
 }
 
 /// A cron expression, the zone whose clocks it is read by, and the policies for the oddities of those clocks.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Cron {
     /// The local times.

@@ -2,6 +2,7 @@
 
 use chrono::{DateTime, Offset, TimeZone};
 use chrono_tz::Tz;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::fields::DAY;
@@ -11,8 +12,9 @@ use crate::schedule::ScheduleError;
 ///
 /// Any name can be kept, so that a stored schedule with a zone that this version does not know can still be
 /// shown; using it is what fails.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(from = "String", into = "String")]
+#[schemars(extend("examples" = ["Europe/Paris", "UTC"]))]
 pub struct Zone {
     name: String,
     tz: Option<Tz>,

@@ -1,5 +1,6 @@
 //! Bodies of the REST surface about users, sign-in and what they may do.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{UserId, UserName};
@@ -8,8 +9,9 @@ use crate::scope::Scope;
 use crate::user::{User, UserRole};
 
 /// A password on its way in; it has no `Display` and no readable `Debug`.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
+#[schemars(extend("format" = "password"))]
 pub struct Password(String);
 
 impl Password {
@@ -44,7 +46,7 @@ impl std::fmt::Debug for Password {
 }
 
 /// Signs a user in, or registers one where that is on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LoginRequest {
     /// The name.
@@ -54,7 +56,7 @@ pub struct LoginRequest {
 }
 
 /// Asks for new tokens.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RefreshRequest {
     /// The latest refresh token; it is used up.
@@ -62,7 +64,7 @@ pub struct RefreshRequest {
 }
 
 /// The tokens of a sign-in session (RFC 6749, section 5.1).
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TokenResponse {
     /// What requests present as `Authorization: Bearer …`.
     pub access_token: String,
@@ -79,7 +81,7 @@ pub struct TokenResponse {
 }
 
 /// Signs out.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogoutRequest {
     /// Whether all sign-in sessions of the user end, not only this one.
@@ -87,7 +89,7 @@ pub struct LogoutRequest {
 }
 
 /// Who the caller is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Me {
     /// The user, for tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,7 +108,7 @@ pub struct Me {
 }
 
 /// Makes a user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserRequest {
     /// The identity; made by the server when absent, the `sub` for users of another issuer.
@@ -127,7 +129,7 @@ fn plain_user() -> UserRole {
 }
 
 /// Edits a user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UserUpdate {
     /// The version that was edited.
@@ -139,7 +141,7 @@ pub struct UserUpdate {
 }
 
 /// Sets a password; all sign-in sessions of the user end but the caller's own.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PasswordRequest {
     /// The password until now; needed by users for themselves.

@@ -1,11 +1,12 @@
 //! Error codes: a closed list, shared by problem documents and socket replies.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $variant:ident = $text:literal, $status:literal, $retryable:ident;)+) => {
         /// A stable error code.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum ErrorCode {
             $($(#[$doc])* #[serde(rename = $text)] $variant),+
         }

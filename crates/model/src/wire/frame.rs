@@ -3,6 +3,7 @@
 //! A frame is recognised by its first distinguishing key: `re` marks a reply, `event` an event,
 //! `op` a notice of the server.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::code::ErrorCode;
@@ -68,7 +69,7 @@ pub struct ReplyFrame {
 }
 
 /// Why a client operation failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReplyError {
     /// The kind of problem.
     pub code: ErrorCode,
@@ -180,7 +181,7 @@ pub struct Joined {
 }
 
 /// What a publish gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Published {
     /// The identity of the message.
     pub msg_id: String,

@@ -1,11 +1,12 @@
 //! Problem documents (RFC 9457): the one form of every HTTP error.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::code::ErrorCode;
 
 /// An error as the HTTP surface shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Problem {
     /// A URI for the kind of problem.
     #[serde(rename = "type")]
@@ -26,7 +27,7 @@ pub struct Problem {
 }
 
 /// What is wrong with one field of a request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FieldProblem {
     /// The path of the field.
     pub field: String,

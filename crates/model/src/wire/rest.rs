@@ -1,5 +1,6 @@
 //! Bodies of the REST surface that are not entities themselves.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
@@ -14,9 +15,10 @@ use crate::span::Span;
 use crate::ticket::Grants;
 use crate::webhook::WebhookSecret;
 use crate::wire::frame::{Published, ReplyError};
+use crate::wire::limits::BATCH_EVENTS;
 
 /// Asks for a run of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct TriggerRequest {
     /// What the run is given.
@@ -31,7 +33,7 @@ pub struct TriggerRequest {
 }
 
 /// Names the run that a trigger made or found.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TriggerResponse {
     /// The run.
     pub run_id: RunId,
@@ -40,7 +42,7 @@ pub struct TriggerResponse {
 }
 
 /// Asks what a schedule will do.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreviewRequest {
     /// The schedule.
@@ -48,8 +50,9 @@ pub struct PreviewRequest {
     /// Only occurrences after this instant; now when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<Timestamp>,
-    /// How many occurrences, 1 to [`PREVIEW_MOST`].
+    /// How many occurrences.
     #[serde(default = "default_preview_count")]
+    #[schemars(range(min = 1, max = PREVIEW_MOST))]
     pub count: u32,
 }
 
@@ -61,7 +64,7 @@ fn default_preview_count() -> u32 {
 }
 
 /// Replaces the definition of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TaskUpdate {
     /// The version that was edited.
@@ -71,13 +74,14 @@ pub struct TaskUpdate {
 }
 
 /// Creates a room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoomRequest {
     /// Its name.
     pub name: RoomName,
-    /// Who may join.
+    /// Who may join: `public` or `private`.
     #[serde(default)]
+    #[schemars(extend("enum" = ["public", "private"]))]
     pub kind: RoomKind,
     /// How much history it keeps.
     #[serde(default)]
@@ -85,7 +89,7 @@ pub struct RoomRequest {
 }
 
 /// Publishes an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishRequest {
     /// What it is called.
@@ -101,7 +105,7 @@ pub struct PublishRequest {
 }
 
 /// Asks for a ticket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TicketRequest {
     /// Whom the socket will belong to; a user's own when absent.
@@ -116,7 +120,7 @@ pub struct TicketRequest {
 }
 
 /// A ticket, shown once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TicketResponse {
     /// The secret.
     pub ticket: String,
@@ -125,22 +129,23 @@ pub struct TicketResponse {
 }
 
 /// Publishes several events to one room, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PublishBatchRequest {
-    /// The events, at most [`crate::wire::limits::BATCH_EVENTS`].
+    /// The events, at least one.
+    #[schemars(length(min = 1, max = BATCH_EVENTS))]
     pub events: Vec<PublishRequest>,
 }
 
 /// What a batch publish gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PublishBatchResponse {
     /// One item for each event, in the order of the request.
     pub items: Vec<PublishItem>,
 }
 
 /// What became of one event of a batch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PublishItem {
     /// It was published.
@@ -150,14 +155,14 @@ pub enum PublishItem {
 }
 
 /// What a request to cancel a run gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CancelResponse {
     /// How far the cancellation has come.
     pub outcome: CancelProgress,
 }
 
 /// How far a cancellation has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum CancelProgress {
     /// The run had not started and is over.
@@ -167,12 +172,14 @@ pub enum CancelProgress {
 }
 
 /// Makes an API key.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ApiKeyRequest {
     /// What the operator calls it.
+    #[schemars(length(min = 1, max = 128))]
     pub name: String,
     /// What it may do.
+    #[schemars(length(min = 1))]
     pub scopes: Vec<Scope>,
     /// How long it works; absent means until it is revoked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,7 +187,7 @@ pub struct ApiKeyRequest {
 }
 
 /// An API key with its secret, shown once.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiKeyResponse {
     /// The key.
     pub key: ApiKey,
@@ -189,7 +196,7 @@ pub struct ApiKeyResponse {
 }
 
 /// Makes a secret for the webhooks of a task.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebhookSecretRequest {
     /// A secret that the sender has already, `whsec_` and base64 of 24 to 64 bytes; made by the server when absent.
@@ -201,7 +208,7 @@ pub struct WebhookSecretRequest {
 }
 
 /// A secret of a webhook, shown once.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookSecretResponse {
     /// What is stored of it.
     pub webhook_secret: WebhookSecret,
@@ -212,7 +219,7 @@ pub struct WebhookSecretResponse {
 }
 
 /// What a webhook gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookResponse {
     /// The run that carries it out.
     pub run_id: RunId,
@@ -223,7 +230,7 @@ pub struct WebhookResponse {
 }
 
 /// Takes units from a rate limit.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitTakeRequest {
     /// What is allowed, such as `100/1m burst 20`.
@@ -241,7 +248,7 @@ fn one() -> u32 {
 }
 
 /// What a limit does while the database does not answer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outage {
     /// Everything is allowed.
@@ -254,7 +261,7 @@ pub enum Outage {
 }
 
 /// What taking from a rate limit gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LimitTakeResponse {
     /// Whether the units were given; nothing was used up otherwise.
     pub allowed: bool,

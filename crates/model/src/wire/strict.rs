@@ -71,11 +71,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Strict<D> {
         deserialize_ignored_any() => Anything;
     }
 
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, name: &'static str, visitor: V) -> Result<V::Value, D::Error> {
         if name.starts_with(VERBATIM) {
             return self.0.deserialize_newtype_struct(name, visitor);
         }
@@ -279,11 +275,8 @@ mod tests {
 
     #[test]
     fn objects_are_not_read_from_arrays() {
-        let cases = [
-            r#"{"inner":["x",null]}"#,
-            r#"{"fields":[[1,2],[]]}"#,
-            r#"{"fields":{"pair":[1,2],"list":[["x",null]]}}"#,
-        ];
+        let cases =
+            [r#"{"inner":["x",null]}"#, r#"{"fields":[[1,2],[]]}"#, r#"{"fields":{"pair":[1,2],"list":[["x",null]]}}"#];
         for text in cases {
             assert!(serde_json::from_str::<Choice>(text).is_ok(), "{text} is what serde takes");
             let error = read(text).unwrap_err();

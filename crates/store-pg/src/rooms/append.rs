@@ -94,7 +94,8 @@ pub(super) async fn append_once(
             continue;
         }
         let outcomes = append_locked(&mut tx, events, &names, rooms).await?;
-        if outcomes.iter().all(|outcome| matches!(outcome, AppendOutcome::Refused(_))) {
+        let is_refused = |outcome: &AppendOutcome| matches!(outcome, AppendOutcome::Refused(_));
+        if !outcomes.is_empty() && outcomes.iter().all(is_refused) {
             return tx.undo(Written::Now(outcomes)).await;
         }
         complete(&mut tx, context, &OnceRecord { result_id, result: Some(answer(&outcomes)) }).await?;

@@ -7,6 +7,7 @@ use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{NewRun, RunState, Trigger};
 use switchboard_model::task::{Overlap, TaskSpec};
+use switchboard_store_api::fail_point::{self, FailPoint};
 use switchboard_store_api::{OnceRecord, RetryOutcome, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
 use uuid::Uuid;
 
@@ -44,7 +45,9 @@ pub(super) async fn trigger(
         return tx.undo(Written::Now(TriggerOutcome::Duplicate(other))).await;
     }
     audit(&mut tx, context).await?;
+    fail_point::hit(FailPoint::BeforeTriggerCommit);
     tx.commit().await?;
+    fail_point::hit(FailPoint::AfterTriggerCommit);
     Ok(Written::Now(TriggerOutcome::Created(run.id)))
 }
 
