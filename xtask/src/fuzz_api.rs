@@ -61,7 +61,7 @@ enum Database {
 /// When an answer is not as documented, or something needed for the run is missing.
 pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<()> {
     run::cargo(root, &["build", "--package", "switchboard-server"])?;
-    let target = target_folder()?;
+    let target = run::target_folder()?;
     let schemathesis = install(&target)?;
 
     let folder = target.join("fuzz-api").join(std::process::id().to_string());
@@ -96,12 +96,6 @@ pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<()> {
     run::shown(&mut fuzz).context("repeat with --seed and the seed above")?;
     server.stop()?;
     Ok(fs::remove_dir_all(&folder)?)
-}
-
-/// Returns the folder that this program was built into.
-fn target_folder() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe()?;
-    program.ancestors().nth(2).map(Path::to_owned).context("xtask is not run by cargo")
 }
 
 /// Returns the program after installing it, once for each version.

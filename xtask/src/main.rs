@@ -4,6 +4,7 @@
 
 mod fuzz_api;
 mod run;
+mod soak;
 mod test;
 mod tidy;
 
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::fuzz_api::FuzzOptions;
+use crate::soak::SoakOptions;
 use crate::test::Step;
 
 #[derive(Parser)]
@@ -28,6 +30,8 @@ enum Command {
     Test(TestOptions),
     /// Sends the server whatever its OpenAPI document allows and forbids, and judges the answers.
     FuzzApi(FuzzOptions),
+    /// Measures for a while what the tests only check; never a part of `test`.
+    Soak(SoakOptions),
     /// Checks the rules of the house that no compiler knows.
     Tidy,
     /// Formats the whole tree.
@@ -56,6 +60,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Test(options) => test::run(root, &options),
         Command::FuzzApi(options) => fuzz_api::run(root, &options),
+        Command::Soak(options) => soak::run(root, &options),
         Command::Tidy => tidy::run(root),
         Command::Fmt => run::cargo(root, &["fmt", "--all"]),
         Command::RecordMigrations => tidy::record_migrations(root),

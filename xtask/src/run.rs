@@ -1,6 +1,6 @@
 //! Runs programs and tells how they ended.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
@@ -38,6 +38,15 @@ pub(crate) fn printed(command: &mut Command) -> anyhow::Result<String> {
 /// Tells whether a command can be run and succeeds, without showing its output.
 pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|ended| ended.success())
+}
+
+/// Returns the folder that this program was built into.
+///
+/// # Errors
+/// When it was not run by cargo.
+pub(crate) fn target_folder() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    program.ancestors().nth(2).map(Path::to_owned).context("xtask is not run by cargo")
 }
 
 fn describe(command: &Command) -> String {

@@ -105,7 +105,7 @@ struct AppState {
 impl AppState {
     fn new(api: Api) -> Self {
         let passwords = Passwords::new(api.options.auth.hashing.clone(), api.tracker.clone());
-        let limiter = Limiter::new(Arc::clone(&api.stores.limits));
+        let limiter = Limiter::new(Arc::clone(&api.stores.limits), api.options.limits.patience);
         let rules = Rules::new(api.options.limits.requests);
         Self { readiness: Readiness::new(&api), passwords, limiter, rules, api }
     }

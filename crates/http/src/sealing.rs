@@ -135,7 +135,7 @@ impl Sealer {
     /// # Errors
     /// [`SealError`] names the key that is missing, or says that the value is not what was sealed here.
     pub fn open(&self, place: &SealPlace, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
-        let (head, id, nonce, encrypted) = split(sealed).ok_or(SealError::Malformed)?;
+        let Sealed { head, id, nonce, encrypted } = Sealed::split(sealed).ok_or(SealError::Malformed)?;
         let missing = || SealError::KeyMissing(id.to_owned());
         let key = self.keys.iter().find(|key| key.id == id).ok_or_else(missing)?;
         let bound = bound_to(place, head);
@@ -164,12 +164,22 @@ fn is_key_id(text: &str) -> bool {
     (1..=KEY_ID_CHARS).contains(&text.len()) && text.bytes().all(is_allowed)
 }
 
-/// Takes a sealed value apart: its head, the id of its key, the nonce and the ciphertext.
-fn split(sealed: &[u8]) -> Option<(&[u8], &str, &[u8; NONCE_BYTES], &[u8])> {
-    let [VERSION, length, ..] = sealed else { return None };
-    let (head, rest) = sealed.split_at_checked(2 + usize::from(*length))?;
-    let (nonce, encrypted) = rest.split_first_chunk()?;
-    Some((head, std::str::from_utf8(&head[2..]).ok()?, nonce, encrypted))
+/// The parts of a sealed value.
+struct Sealed<'a> {
+    /// The version and the id of the key.
+    head: &'a [u8],
+    id: &'a str,
+    nonce: &'a [u8; NONCE_BYTES],
+    encrypted: &'a [u8],
+}
+
+impl<'a> Sealed<'a> {
+    fn split(sealed: &'a [u8]) -> Option<Self> {
+        let [VERSION, length, ..] = sealed else { return None };
+        let (head, rest) = sealed.split_at_checked(2 + usize::from(*length))?;
+        let (nonce, encrypted) = rest.split_first_chunk()?;
+        Some(Self { head, id: std::str::from_utf8(&head[2..]).ok()?, nonce, encrypted })
+    }
 }
 
 /// Joins everything that a value is bound to; no table and no column contains the separator.

@@ -140,6 +140,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
                 login_account: config.limits.login_account,
                 login_address: config.limits.login_address,
                 login_global: config.limits.login_global,
+                patience: config.limits.patience.to_std(),
             },
             auth,
             sealer: Arc::new(keys.sealing),

@@ -284,7 +284,12 @@ mod tests {
             format!("a:hs256:{long},a:hs256:{long}"),
         ] {
             let error = format!("{:#}", signing(&keys).unwrap_err());
-            assert!(error.starts_with("auth.signing_keys: signing key") && !error.contains(&short[..20]), "{error}");
+            assert!(
+                error.starts_with("auth.signing_keys: ")
+                    && error.contains("signing key")
+                    && !error.contains(&short[..20]),
+                "{error}"
+            );
         }
         assert!(from(&[("SWITCHBOARD_SECRETS__KEYS", &format!("k1:{long}"))], "").is_ok());
         assert!(from(&[("SWITCHBOARD_SECRETS__KEYS", &format!("k1:{short}"))], "").is_err());

@@ -155,9 +155,9 @@ mod tests {
         let path = folder.path().join("keys");
         KeyFile::open(&path).unwrap();
         std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
-        assert!(format!("{:#}", KeyFile::open(&path).unwrap_err()).contains("chmod 600"));
+        assert!(format!("{:#}", KeyFile::open(&path).err().unwrap()).contains("chmod 600"));
         std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         std::fs::write(&path, "signing_keys = [\"hunter2\"").unwrap();
-        assert!(!format!("{:#}", KeyFile::open(&path).unwrap_err()).contains("hunter2"));
+        assert!(!format!("{:#}", KeyFile::open(&path).err().unwrap()).contains("hunter2"));
     }
 }

@@ -14,9 +14,6 @@ use super::buckets::Buckets;
 use crate::ApiResult;
 use crate::error::ApiError;
 
-/// How long the store may take: nobody waits longer to sign in because it cannot be reached.
-const PATIENCE: Duration = Duration::from_millis(500);
-
 /// How long the store is left alone after it failed; then a single request tries it again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -47,14 +44,16 @@ impl LimitScope {
 /// Takes from limits, of the store or, while that does not answer, as the caller decides.
 pub(crate) struct Limiter {
     store: Arc<dyn LimitStore>,
+    /// How long the store may take: nobody waits longer to sign in because it cannot be reached.
+    patience: Duration,
     local: Buckets,
     /// When the store is tried again, after it failed.
     retry_at: Mutex<Option<Instant>>,
 }
 
 impl Limiter {
-    pub(crate) fn new(store: Arc<dyn LimitStore>) -> Self {
-        Self { store, local: Buckets::new(), retry_at: Mutex::new(None) }
+    pub(crate) fn new(store: Arc<dyn LimitStore>, patience: Duration) -> Self {
+        Self { store, patience, local: Buckets::new(), retry_at: Mutex::new(None) }
     }
 
     /// Takes units of several keys, of all or of none, and returns a decision for each, in order.
@@ -89,7 +88,7 @@ impl Limiter {
         if !self.is_worth_asking() {
             return None;
         }
-        let fault = match timeout(PATIENCE, self.store.take(takes)).await {
+        let fault = match timeout(self.patience, self.store.take(takes)).await {
             Ok(Ok(decisions)) => {
                 if self.retry_at.lock().take().is_some() {
                     tracing::info!("limits are shared again");
@@ -166,6 +165,8 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_millis(500);
+
     /// How the store behaves.
     const WORKS: u32 = 0;
     const FAILS: u32 = 1;
@@ -195,7 +196,7 @@ mod tests {
 
     fn limiter(mode: u32) -> (Arc<Store>, Limiter) {
         let store = Arc::new(Store { mode: AtomicU32::new(mode), ..Store::default() });
-        (store.clone(), Limiter::new(store))
+        (store.clone(), Limiter::new(store, PATIENCE))
     }
 
     async fn allowed(limiter: &Limiter, outage: Outage, times: usize) -> usize {
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_store_that_hangs_costs_half_a_second_once_a_pause() {
+    async fn a_store_that_hangs_costs_patience_once_a_pause() {
         let (store, limiter) = limiter(HANGS);
         let started = Instant::now();
         assert_eq!(allowed(&limiter, Outage::Local, 10).await, 3);

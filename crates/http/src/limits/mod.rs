@@ -5,6 +5,8 @@ mod limiter;
 mod report;
 mod rules;
 
+use std::time::Duration;
+
 use switchboard_model::limit::Rate;
 
 pub(crate) use limiter::{LimitScope, Limiter, describe_metrics};
@@ -22,4 +24,6 @@ pub struct LimitOptions {
     pub login_address: Rate,
     /// Attempts to sign in altogether.
     pub login_global: Rate,
+    /// How long the database may take to decide before each limit is held to its policy for outages.
+    pub patience: Duration,
 }

@@ -86,6 +86,7 @@ impl Replica {
                     login_account: "10/1m".parse().unwrap(),
                     login_address: "60/1m".parse().unwrap(),
                     login_global: "3000/1m".parse().unwrap(),
+                    patience: Duration::from_secs(30),
                 },
                 auth: auth_options(&[SIGNING_KEY]),
                 sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),

@@ -72,6 +72,8 @@ pub(crate) enum Command {
     Instance(RemoteCommand<InstanceCommand>),
     /// Reads the audit log: who changed what, and when.
     Audit(RemoteCommand<AuditCommand>),
+    /// Prints the OpenAPI document of the HTTP surface: of this binary, or of a server when --url is given.
+    Openapi(Remote),
     /// Prints the script that completes this command line in a shell.
     Completions {
         /// The shell.

@@ -104,6 +104,10 @@ pub(crate) struct Limits {
     /// all credentials. There is no limit when absent.
     #[schemars(with = "Option<kind::Rate>")]
     pub(crate) requests: Option<Rate>,
+    /// How long the database may take to decide, 10ms to 1m. After that each replica limits sign-ins by itself, and
+    /// requests are let through.
+    #[schemars(with = "kind::Duration")]
+    pub(crate) patience: Span,
 }
 
 impl Default for Limits {
@@ -113,6 +117,7 @@ impl Default for Limits {
             login_address: per_minute(60),
             login_global: per_minute(3_000),
             requests: None,
+            patience: Span::from_secs(1),
         }
     }
 }

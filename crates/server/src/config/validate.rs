@@ -15,6 +15,7 @@ use url::Url;
 use super::{Auth, Config, Database, Server};
 
 const SECOND: Span = Span::from_secs(1);
+const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3600);
 const DAY: Span = Span::from_secs(24 * 3600);
 const TEN_YEARS: Span = Span::from_secs(3653 * 24 * 3600);
@@ -46,6 +47,7 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
     ensure!((1..=10_000).contains(&scheduler.permits), "scheduler.permits: must be between 1 and 10000");
     within("scheduler.misfire_grace", scheduler.misfire_grace, Span::default()..=DAY)?;
     within("scheduler.history", scheduler.history, Span::default()..=TEN_YEARS)?;
+    within("limits.patience", config.limits.patience, Span::from_millis(10)..=MINUTE)?;
     within("audit.history", config.audit.history, DAY..=TEN_YEARS)?;
     within("drain.delay", config.drain.delay, Span::default()..=HOUR)?;
     within("drain.timeout", config.drain.timeout, Span::default()..=DAY)?;

@@ -219,7 +219,10 @@ async fn people_see_only_what_is_theirs(cluster: Cluster) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_login_limit_holds_over_both_replicas() {
-    let cluster = crate::fixtures::cluster(2).env("SWITCHBOARD_LIMITS__LOGIN_ACCOUNT", "5/1h").await;
+    let cluster = crate::fixtures::cluster(2)
+        .env("SWITCHBOARD_LIMITS__LOGIN_ACCOUNT", "5/1h")
+        .env("SWITCHBOARD_LIMITS__PATIENCE", "1m")
+        .await;
     create_user(cluster.any(), "ann", UserRole::User).await;
     let wrong = LoginRequest { name: "ann".parse().unwrap(), password: Password::new("a wrong guess") };
     let guesses = (0..24).map(|index| {

@@ -59,3 +59,11 @@ fn an_export_that_breaks_off_is_a_failure_and_leaves_no_file() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
     server.join().unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_description_of_the_api_is_that_of_the_server() {
+    let cluster = cluster(1).sqlite().await;
+    let own = out(&switchboard(&["openapi"], &[]));
+    assert_eq!(Cli::of(&cluster).says(&["openapi"]), own);
+    assert_eq!(serde_json::from_str::<Value>(&own).unwrap()["openapi"], "3.1.0");
+}

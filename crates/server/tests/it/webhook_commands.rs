@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::json;
 
 use crate::cli::{Cli, file};
-use crate::fixtures::{cluster, err, event_task, out, switchboard};
+use crate::fixtures::{cluster, err, out, switchboard};
 
 /// A body that a careless quotation would not survive.
 const BODY: &str = r#"{"it's": "$HOME `x` \\ \"y\"\ud800"}"#;
@@ -16,7 +16,8 @@ async fn whoever_has_the_secret_triggers_the_task() {
     let cli = Cli::of(&cluster);
     cli.says(&["room", "create", "lobby"]);
     let folder = tempfile::tempdir().unwrap();
-    let task = file(&folder, "paid.json", &event_task("shop/paid", "lobby").to_string());
+    let task = json!({"name": "shop/paid", "action": {"event": {"to": {"room": "lobby"}, "event": "paid"}}});
+    let task = file(&folder, "paid.json", &task.to_string());
     cli.says(&["task", "create", "-f", &task]);
 
     let made = cli.command(&["webhook", "add", "shop/paid", "--ttl", "1h"]).output().unwrap();

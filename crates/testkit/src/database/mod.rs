@@ -76,7 +76,12 @@ impl TestDatabase {
     /// # Panics
     /// Panics when the statement fails.
     pub async fn execute(&self, statement: &'static str) {
-        sqlx::query(statement).execute(&self.pool).await.map(drop).with_context(|| statement).must("changing a database");
+        sqlx::query(statement)
+            .execute(&self.pool)
+            .await
+            .map(drop)
+            .with_context(|| statement)
+            .must("changing a database");
     }
 
     /// Returns a pool for statements of the test itself; the tables are on its search path.

@@ -1,0 +1,35 @@
+//! Soaks: the long forms of what the tests check briefly. They measure times, which no test judges.
+//!
+//! Run by `cargo xtask soak`, which builds the server and finds a database.
+
+#![expect(clippy::unwrap_used, reason = "a soak fails by panicking")]
+
+mod sign_in;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Returns the median of samples.
+fn median(samples: &mut [Duration]) -> Duration {
+    samples.sort_unstable();
+    samples[samples.len() / 2]
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1_000.0
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    #[expect(clippy::disallowed_methods, reason = "a program reads its own arguments")]
+    let mut arguments = std::env::args().skip(1);
+    let (name, server) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
+    match name.as_str() {
+        "sign-in" if sign_in::soak(server.as_ref()).await => ExitCode::SUCCESS,
+        "sign-in" => ExitCode::FAILURE,
+        _ => {
+            eprintln!("usage: switchboard-soak sign-in SERVER_BINARY");
+            ExitCode::FAILURE
+        }
+    }
+}
