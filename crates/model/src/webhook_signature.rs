@@ -88,6 +88,7 @@ impl WebhookKey {
     }
 
     fn mac(&self, delivery: &SignedDelivery<'_>) -> Hmac<Sha256> {
+        // RFC 2104: keys longer than a block are hashed, shorter ones are padded, so no length is refused.
         #[expect(clippy::expect_used, reason = "an HMAC takes keys of any length")]
         let mut mac = Hmac::<Sha256>::new_from_slice(&self.0).expect("any length");
         mac.update(format!("{}.{}.", delivery.id, delivery.timestamp).as_bytes());
