@@ -22,6 +22,7 @@ mod readiness;
 mod request_line;
 mod routes;
 mod sealing;
+mod unread;
 mod ws;
 
 use std::sync::Arc;

@@ -15,6 +15,7 @@ use crate::endpoints::{
 use crate::limits::limit_requests;
 use crate::middleware::{guard, identify, observe};
 use crate::openapi::{self, Sketch, describe};
+use crate::unread::finish_body;
 use crate::{Api, App, AppState, cors, request_line, ws};
 
 /// Who may use a route.
@@ -167,6 +168,7 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
         .layer(from_fn(request_line::check))
         .layer(cors::layer(allowed_origins))
         .layer(from_fn(cors::withhold_from_foreigners))
+        .layer(from_fn(finish_body))
         .layer(from_fn(observe))
         .layer(from_fn(identify))
         .with_state(app)

@@ -44,7 +44,7 @@ pub use runs::{
 pub use settings::{PutOutcome, SettingStore};
 pub use tasks::{DueTasks, FireReport, TaskCreateOutcome, TaskStore, TaskUpdateOutcome};
 pub use tickets::{BurnOutcome, TicketStore};
-pub use users::{Login, UserCreateOutcome, UserStore, UserUpdateOutcome};
+pub use users::{Login, PasswordChange, UserCreateOutcome, UserStore, UserUpdateOutcome};
 pub use webhooks::{WebhookSecretOutcome, WebhookStore, WebhookTarget};
 
 /// Every store of one database.

@@ -38,6 +38,25 @@ pub struct Login {
     pub password: Option<PasswordHash>,
 }
 
+/// How a password is replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PasswordChange {
+    /// The hash of the new password.
+    pub new: PasswordHash,
+    /// The hash that the old password was verified against; it must be in force still.
+    pub verified: Option<PasswordHash>,
+    /// The sign-in session that goes on; it must be live still.
+    pub keep: Option<SessionId>,
+}
+
+impl PasswordChange {
+    /// Replaces the password whatever it was, and ends every session.
+    #[must_use]
+    pub const fn to(new: PasswordHash) -> Self {
+        Self { new, verified: None, keep: None }
+    }
+}
+
 /// Users. Names are unique.
 #[async_trait]
 pub trait UserStore: Send + Sync {
@@ -66,7 +85,8 @@ pub trait UserStore: Send + Sync {
     async fn list(&self, page: &PageRequest) -> StoreResult<Page<User>>;
 
     /// Edits a user who still has version `expected`; an edit without any change keeps the version. Disabling
-    /// ends all sign-in sessions and tickets of the user and signals `UserRevoked`.
+    /// and another role end all sign-in sessions and tickets of the user and signal `UserRevoked`: tickets and sockets
+    /// carry what the old role allowed.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -78,8 +98,9 @@ pub trait UserStore: Send + Sync {
         edit: &UserEdit,
     ) -> StoreResult<UserUpdateOutcome>;
 
-    /// Replaces a password and ends all sign-in sessions of the user but `keep`, with their tickets; signals
-    /// `SessionRevoked` for each. `false` means that there is no such user.
+    /// Replaces a password and ends all sign-in sessions of the user but the kept one, with their tickets; signals
+    /// `SessionRevoked` for each. `false` means that there is no such user, or that what the change was decided on
+    /// holds no more.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -87,8 +108,7 @@ pub trait UserStore: Send + Sync {
         &self,
         context: &WriteContext,
         id: &UserId,
-        password: &PasswordHash,
-        keep: Option<SessionId>,
+        change: &PasswordChange,
     ) -> StoreResult<bool>;
 
     /// Replaces the hash of a password that was verified, by one with newer parameters, if it is still `old`.

@@ -5,7 +5,7 @@ use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::user::{NewUser, UserEdit, UserRole};
-use switchboard_store_api::{BurnOutcome, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome};
+use switchboard_store_api::{BurnOutcome, PasswordChange, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome};
 
 use crate::Backend;
 use crate::accounts::{
@@ -54,7 +54,7 @@ pub(crate) async fn a_rehash_never_undoes_a_new_password(backend: &dyn Backend) 
             async move {
                 match n {
                     0 => stores.users.rehash_password(&id, &old, &phc("stronger")).await.unwrap(),
-                    _ => assert!(stores.users.set_password(&system(), &id, &phc("fresh"), None).await.unwrap()),
+                    _ => assert!(stores.users.set_password(&system(), &id, &PasswordChange::to(phc("fresh"))).await.unwrap()),
                 }
             }
         })
@@ -176,10 +176,8 @@ pub(crate) async fn a_new_password_and_refreshes_agree_on_who_is_left(backend: &
             async move {
                 let which = ["kept", "ended"][n % 2];
                 if n == 4 {
-                    let password = phc("fresh");
-                    assert!(
-                        stores.users.set_password(&system(), &user(&name), &password, Some(kept.id)).await.unwrap()
-                    );
+                    let change = PasswordChange { keep: Some(kept.id), ..PasswordChange::to(phc("fresh")) };
+                    assert!(stores.users.set_password(&system(), &user(&name), &change).await.unwrap());
                 } else {
                     refresh(&stores, &format!("{name} {which} 1"), &format!("{name} {which} 2")).await;
                 }

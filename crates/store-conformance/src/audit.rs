@@ -12,7 +12,7 @@ use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
 use switchboard_model::user::{UserEdit, UserRole};
 use switchboard_store_api::{
-    AppendAnswer, AuditEntry, PutOutcome, RefreshOutcome, Stores, TaskUpdateOutcome, TriggerOutcome, WriteContext,
+    AppendAnswer, AuditEntry, PasswordChange, PutOutcome, RefreshOutcome, Stores, TaskUpdateOutcome, TriggerOutcome, WriteContext,
     Written,
 };
 
@@ -124,7 +124,7 @@ pub(crate) async fn every_administrative_write_leaves_its_entry(backend: &dyn Ba
     assert_eq!(stores.auth_sessions.end_all(&audited("session.end_all"), &ann, None).await.unwrap(), 1);
     let edit = UserEdit { role: UserRole::Admin, is_disabled: false };
     stores.users.update(&audited("user.edit"), &ann, 1, &edit).await.unwrap();
-    assert!(stores.users.set_password(&audited("user.password"), &ann, &phc("new"), None).await.unwrap());
+    assert!(stores.users.set_password(&audited("user.password"), &ann, &PasswordChange::to(phc("new"))).await.unwrap());
     assert!(stores.users.delete(&audited("user.delete"), &ann).await.unwrap());
 
     let expected = [
@@ -180,7 +180,7 @@ pub(crate) async fn what_was_not_done_leaves_no_entry(backend: &dyn Backend) {
     let edit = UserEdit { role: UserRole::Admin, is_disabled: true };
     stores.users.update(&context(), &ann.id, 7, &edit).await.unwrap();
     stores.users.update(&context(), &user("nobody"), 1, &edit).await.unwrap();
-    stores.users.set_password(&context(), &user("nobody"), &phc("new"), None).await.unwrap();
+    stores.users.set_password(&context(), &user("nobody"), &PasswordChange::to(phc("new"))).await.unwrap();
     stores.users.delete(&context(), &user("nobody")).await.unwrap();
     stores.auth_sessions.start(&context(), &new_session("nobody", "t")).await.unwrap();
     stores.auth_sessions.end(&context(), &ann.id, SessionId::new()).await.unwrap();

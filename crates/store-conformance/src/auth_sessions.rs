@@ -8,7 +8,8 @@ use switchboard_model::ids::{ApiKeyId, SessionId};
 use switchboard_model::page::PageRequest;
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
-use switchboard_store_api::{RefreshOutcome, Stores};
+use switchboard_model::user::{UserEdit, UserRole};
+use switchboard_store_api::{PasswordChange, RefreshOutcome, Stores};
 
 use crate::Backend;
 use crate::accounts::{
@@ -74,13 +75,49 @@ pub(crate) async fn nobody_who_is_disabled_or_unknown_signs_in(backend: &dyn Bac
 pub(crate) async fn a_password_that_was_replaced_meanwhile_opens_nothing(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let before = create_user(&stores, "ann").await;
-    assert!(stores.users.set_password(&system(), &before.id, &phc("fresh"), None).await.unwrap());
+    assert!(stores.users.set_password(&system(), &before.id, &PasswordChange::to(phc("fresh"))).await.unwrap());
     let decided_on = |version, token| NewAuthSession { user_version: Some(version), ..new_session("ann", token) };
     let late = decided_on(before.version, "t1");
     assert_eq!(stores.auth_sessions.start(&system(), &late).await.unwrap(), None);
     assert_eq!(sessions(&stores, "ann").await, []);
     let now = stores.users.get(&before.id).await.unwrap().unwrap();
     start(&stores, &decided_on(now.version, "t2")).await;
+}
+
+pub(crate) async fn a_password_change_needs_what_it_was_decided_on(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let ann = create_user(&stores, "ann").await;
+    let (kept, ended) = (new_session("ann", "t1"), new_session("ann", "t2"));
+    for session in [&kept, &ended] {
+        start(&stores, session).await;
+    }
+    assert!(stores.auth_sessions.end(&system(), &ann.id, ended.id).await.unwrap());
+    let change = |verified: &str, session| PasswordChange {
+        new: phc("mine"),
+        verified: Some(phc(verified)),
+        keep: Some(session),
+    };
+    let set = async |change: &PasswordChange| stores.users.set_password(&system(), &ann.id, change).await.unwrap();
+    assert!(!set(&change("ann", ended.id)).await, "the session has ended");
+    assert!(set(&PasswordChange { keep: Some(kept.id), ..PasswordChange::to(phc("reset")) }).await);
+    assert!(!set(&change("ann", kept.id)).await, "the password was replaced");
+    let login = stores.users.find_login(&ann.name).await.unwrap().unwrap();
+    assert_eq!(login.password, Some(phc("reset")));
+    assert!(set(&change("reset", kept.id)).await);
+    assert!(is_valid(&stores, kept.id).await);
+}
+
+pub(crate) async fn another_role_ends_sessions_and_tickets(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let ann = create_user(&stores, "ann").await;
+    let session = new_session("ann", "t1");
+    start(&stores, &session).await;
+    let mut reader = Reader::start(&stores).await;
+    let edit = UserEdit { role: UserRole::Operator, is_disabled: false };
+    stores.users.update(&system(), &ann.id, ann.version, &edit).await.unwrap();
+    assert_eq!(reader.changes().await, [(SignalKind::UserRevoked, "ann".to_owned())]);
+    assert!(!is_valid(&stores, session.id).await);
+    start(&stores, &new_session("ann", "t2")).await;
 }
 
 pub(crate) async fn each_refresh_token_is_succeeded_by_the_next(backend: &dyn Backend) {

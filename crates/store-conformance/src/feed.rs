@@ -8,7 +8,7 @@ use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Concurrency, Overlap};
 use switchboard_model::user::UserRole;
-use switchboard_store_api::RefreshOutcome;
+use switchboard_store_api::{PasswordChange, RefreshOutcome};
 
 use crate::Backend;
 use crate::accounts::{create_user, disable, edit_user, new_api_key, phc, refresh, refreshed, sign_in, user};
@@ -258,7 +258,7 @@ pub(crate) async fn only_what_ends_before_its_time_is_signalled_as_revoked(backe
     stores.auth_sessions.end_all(&system(), &user("ann"), None).await.unwrap();
     assert_eq!(reader.changes().await, [session(third)]);
     let fourth = sign_in(&stores, "ann", "w1").await.id;
-    stores.users.set_password(&system(), &user("ann"), &phc("new"), None).await.unwrap();
+    stores.users.set_password(&system(), &user("ann"), &PasswordChange::to(phc("new"))).await.unwrap();
     assert_eq!(reader.changes().await, [session(fourth)]);
     disable(&stores, "ann").await;
     let revoked = [(SignalKind::UserRevoked, "ann".to_owned())];

@@ -250,6 +250,8 @@ cases! { $
         a_started_session_reads_back,
         nobody_who_is_disabled_or_unknown_signs_in,
         a_password_that_was_replaced_meanwhile_opens_nothing,
+        a_password_change_needs_what_it_was_decided_on,
+        another_role_ends_sessions_and_tickets,
         each_refresh_token_is_succeeded_by_the_next,
         a_lost_answer_can_be_asked_for_again,
         an_unused_successor_is_replaced_by_another_one,

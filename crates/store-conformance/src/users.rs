@@ -5,7 +5,7 @@ use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::UserId;
 use switchboard_model::ids::SessionId;
 use switchboard_model::user::{NewUser, User, UserEdit, UserRole};
-use switchboard_store_api::{Login, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome};
+use switchboard_store_api::{Login, PasswordChange, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome};
 
 use crate::Backend;
 use crate::accounts::{
@@ -85,7 +85,7 @@ pub(crate) async fn a_user_of_another_issuer_has_no_password(backend: &dyn Backe
     assert_eq!((&made.id, made.has_password), (&new.id, false));
     let login = Login { user: made.clone(), password: None };
     assert_eq!(stores.users.find_login(&new.name).await.unwrap(), Some(login));
-    assert!(stores.users.set_password(&system(), &made.id, &phc("first"), None).await.unwrap());
+    assert!(stores.users.set_password(&system(), &made.id, &PasswordChange::to(phc("first"))).await.unwrap());
     let login = stores.users.find_login(&new.name).await.unwrap().unwrap();
     assert_eq!((login.user.has_password, login.password), (true, Some(phc("first"))));
 }
@@ -185,7 +185,7 @@ pub(crate) async fn a_new_password_ends_all_sessions_but_the_kept_one(backend: &
     let ids = crowd(&stores).await;
     let mut reader = Reader::start(&stores).await;
     let set =
-        async |name: &str, keep| stores.users.set_password(&system(), &user(name), &phc("fresh"), keep).await.unwrap();
+        async |name: &str, keep| stores.users.set_password(&system(), &user(name), &PasswordChange { keep, ..PasswordChange::to(phc("fresh")) }).await.unwrap();
     assert!(!set("nobody", None).await);
     assert_eq!(reader.changes().await, []);
     assert!(set("ann", Some(ids[1])).await);

@@ -178,19 +178,7 @@ impl AuthSessionStore for AuthSessions {
     #[tracing::instrument(name = "db.auth_sessions.end", level = "debug", skip_all)]
     async fn end(&self, context: &WriteContext, user: &UserId, id: SessionId) -> StoreResult<bool> {
         let mut tx = self.0.begin().await?;
-        let is_live: Option<bool> = sqlx::query_scalar(
-            "-- auth_sessions.lock
-             WITH locked AS MATERIALIZED (
-                 SELECT expires_at FROM switchboard.auth_sessions WHERE id = $1 AND user_id = $2 FOR UPDATE
-             )
-             SELECT expires_at > clock_timestamp() FROM locked",
-        )
-        .bind(id.as_uuid())
-        .bind(user.as_str())
-        .fetch_optional(&mut *tx)
-        .await
-        .map_err(fault)?;
-        if is_live != Some(true) {
+        if !lock_live(&mut tx, user, id).await? {
             return tx.undo(false).await;
         }
         end_locked(tx, context, &[id]).await?;
@@ -285,6 +273,23 @@ struct PresentedRow {
     latest: Vec<u8>,
     /// Whether it is the latest token or its predecessor.
     is_current: bool,
+}
+
+/// Locks a session of this user and tells whether it is there and has not ended.
+pub(crate) async fn lock_live(tx: &mut Tx, user: &UserId, id: SessionId) -> StoreResult<bool> {
+    let is_live: Option<bool> = sqlx::query_scalar(
+        "-- auth_sessions.lock
+         WITH locked AS MATERIALIZED (
+             SELECT expires_at FROM switchboard.auth_sessions WHERE id = $1 AND user_id = $2 FOR UPDATE
+         )
+         SELECT expires_at > clock_timestamp() FROM locked",
+    )
+    .bind(id.as_uuid())
+    .bind(user.as_str())
+    .fetch_optional(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(is_live == Some(true))
 }
 
 async fn lock_presented(tx: &mut Tx, presented: SecretHash) -> StoreResult<Option<PresentedRow>> {

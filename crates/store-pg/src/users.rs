@@ -12,11 +12,11 @@ use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::user::{NewUser, PasswordHash, User, UserEdit};
 use switchboard_store_api::{
-    Login, OnceRecord, StoreError, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext, Written,
+    Login, OnceRecord, PasswordChange, StoreError, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext, Written,
 };
 use uuid::Uuid;
 
-use crate::auth_sessions::{forget, lock_of_user};
+use crate::auth_sessions::{forget, lock_live, lock_of_user};
 use crate::connect::{Database, Tx};
 use crate::context::{audit, claim, collided, complete, twice};
 use crate::error::fault;
@@ -149,7 +149,7 @@ impl UserStore for Users {
         .fetch_one(&mut *tx)
         .await
         .map_err(fault)?;
-        if edit.is_disabled && !before.is_disabled {
+        if (edit.is_disabled && !before.is_disabled) || edit.role != before.role {
             revoke(&mut tx, id).await?;
         }
         audit(&mut tx, context).await?;
@@ -162,17 +162,17 @@ impl UserStore for Users {
         &self,
         context: &WriteContext,
         id: &UserId,
-        password: &PasswordHash,
-        keep: Option<SessionId>,
+        change: &PasswordChange,
     ) -> StoreResult<bool> {
         let mut tx = self.0.begin().await?;
         let updated = sqlx::query(
             "-- users.set_password
              UPDATE switchboard.users SET password = $2, version = version + 1, updated_at = clock_timestamp()
-             WHERE id = $1",
+             WHERE id = $1 AND ($3::text IS NULL OR password = $3)",
         )
         .bind(id.as_str())
-        .bind(password.as_phc())
+        .bind(change.new.as_phc())
+        .bind(change.verified.as_ref().map(PasswordHash::as_phc))
         .execute(&mut *tx)
         .await
         .map_err(fault)?
@@ -180,7 +180,12 @@ impl UserStore for Users {
         if updated == 0 {
             return tx.undo(false).await;
         }
-        let sessions = lock_of_user(&mut tx, id, keep).await?;
+        if let Some(kept) = change.keep
+            && !lock_live(&mut tx, id, kept).await?
+        {
+            return tx.undo(false).await;
+        }
+        let sessions = lock_of_user(&mut tx, id, change.keep).await?;
         forget(&mut tx, &sessions, None).await?;
         for session in &sessions {
             tx.signal(SignalKind::SessionRevoked, session);

@@ -59,6 +59,20 @@ async fn start(change: &mut Change, context: WriteContext, session: NewAuthSessi
     }))
 }
 
+/// Tells whether a session of this user has not ended.
+pub(crate) async fn is_live(change: &mut Change, user: &UserId, id: SessionId) -> DbResult<bool> {
+    let found: Option<i64> = sqlx::query_scalar(
+        "-- auth_sessions.is_live
+        SELECT 1 FROM auth_sessions WHERE id = ? AND user_id = ? AND expires_at > ?",
+    )
+    .bind(id.as_uuid())
+    .bind(user.as_str())
+    .bind(change.now)
+    .fetch_optional(&mut change.connection)
+    .await?;
+    Ok(found.is_some())
+}
+
 /// Cuts what a client calls itself. A NUL, which not every tool reads back from SQLite, gives way.
 fn shortened(client: &str) -> String {
     client.chars().take(CLIENT_CHARS).map(|c| if c == '\0' { char::REPLACEMENT_CHARACTER } else { c }).collect()

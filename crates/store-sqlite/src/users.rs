@@ -9,7 +9,7 @@ use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::user::{NewUser, PasswordHash, User, UserEdit};
 use switchboard_store_api::{
-    Login, OnceRecord, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext, Written,
+    Login, OnceRecord, PasswordChange, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext, Written,
 };
 use uuid::Uuid;
 
@@ -136,7 +136,7 @@ async fn update(
     .bind(id.as_str())
     .execute(&mut change.connection)
     .await?;
-    if edit.is_disabled && !user.is_disabled {
+    if (edit.is_disabled && !user.is_disabled) || edit.role != user.role {
         revoke(change, &id).await?;
     }
     context::audit(change, &context).await?;
@@ -152,22 +152,29 @@ async fn update(
 async fn set_password(
     change: &mut Change,
     context: WriteContext,
-    (id, password): (UserId, PasswordHash),
-    keep: Option<SessionId>,
+    id: UserId,
+    wanted: PasswordChange,
 ) -> DbResult<bool> {
+    if let Some(kept) = wanted.keep
+        && !auth_sessions::is_live(change, &id, kept).await?
+    {
+        return Ok(false);
+    }
     let set = sqlx::query(
         "-- users.set_password
-        UPDATE users SET password = ?, version = version + 1, updated_at = ? WHERE id = ?",
+        UPDATE users SET password = ?1, version = version + 1, updated_at = ?2
+        WHERE id = ?3 AND (?4 IS NULL OR password = ?4)",
     )
-    .bind(password.as_phc())
+    .bind(wanted.new.as_phc())
     .bind(change.now)
     .bind(id.as_str())
+    .bind(wanted.verified.as_ref().map(PasswordHash::as_phc))
     .execute(&mut change.connection)
     .await?;
     if set.rows_affected() == 0 {
         return Ok(false);
     }
-    for session in auth_sessions::delete_of_user(change, &id, keep).await? {
+    for session in auth_sessions::delete_of_user(change, &id, wanted.keep).await? {
         change.signal(SignalKind::SessionRevoked, session.to_string(), 0);
     }
     context::audit(change, &context).await?;
@@ -257,11 +264,10 @@ impl UserStore for Database {
         &self,
         context: &WriteContext,
         id: &UserId,
-        password: &PasswordHash,
-        keep: Option<SessionId>,
+        wanted: &PasswordChange,
     ) -> StoreResult<bool> {
-        let (context, login) = (context.clone(), (id.clone(), password.clone()));
-        self.writer.write(Lane::Normal, move |change| Box::pin(set_password(change, context, login, keep))).await
+        let (context, id, wanted) = (context.clone(), id.clone(), wanted.clone());
+        self.writer.write(Lane::Normal, move |change| Box::pin(set_password(change, context, id, wanted))).await
     }
 
     #[tracing::instrument(name = "db.users.rehash_password", level = "debug", skip_all)]

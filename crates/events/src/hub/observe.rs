@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
 use switchboard_model::identity::RoomName;
 use switchboard_store_api::RoomTop;
@@ -40,6 +41,10 @@ impl FeedObserver for Hub {
         let revoked: HashSet<_> = tick.signals.iter().filter_map(revoked_by).collect();
         if !revoked.is_empty() {
             self.revoke(&revoked);
+        }
+        if revoked.iter().any(|credential| matches!(credential, Credential::User(_))) {
+            // The sessions of the user ended too, and sockets of others may hang on them.
+            self.check_credentials();
         }
         self.check_tops();
         let is_due = {

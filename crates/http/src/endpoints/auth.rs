@@ -14,7 +14,7 @@ use switchboard_model::wire::auth::{
     LoginRequest, LogoutRequest, Me, Password, PasswordRequest, RefreshRequest, TokenResponse,
 };
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_store_api::{AuditEntry, RefreshOutcome, UserCreateOutcome, WriteContext};
+use switchboard_store_api::{AuditEntry, PasswordChange, RefreshOutcome, UserCreateOutcome, WriteContext};
 use uuid::Uuid;
 
 use crate::access::Caller;
@@ -269,15 +269,16 @@ pub(crate) async fn set_password(
     // Whoever holds a token of somebody guesses no faster than at the door.
     limit_login(&app, &name, address).await?;
     let stored = app.stores.users.find_login(&name).await?.and_then(|login| login.password);
-    if matches!(app.passwords.verify(current, stored).await?, Verdict::Wrong) {
+    if matches!(app.passwords.verify(current, stored.clone()).await?, Verdict::Wrong) {
         return Err(ApiError::field(ErrorCode::ValidationFailed, "current", "is not the password until now"));
     }
     let password = app.passwords.hash("new", request.new).await?;
     let context = caller.change("auth.set_password", user).context();
-    if app.stores.users.set_password(&context, user, &password, Some(session)).await? {
+    let change = PasswordChange { new: password, verified: stored, keep: Some(session) };
+    if app.stores.users.set_password(&context, user, &change).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
-        Err(ApiError::not_found("user"))
+        Err(ApiError::new(ErrorCode::Conflict, "the password or the session was changed in between; sign in again"))
     }
 }
 

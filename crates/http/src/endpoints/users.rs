@@ -12,7 +12,7 @@ use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_model::user::{NewUser, User, UserEdit};
 use switchboard_model::wire::auth::{PasswordRequest, UserRequest, UserUpdate};
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_store_api::{OnceClaim, OnceRecord, UserCreateOutcome, UserUpdateOutcome, WriteContext, Written};
+use switchboard_store_api::{OnceClaim, OnceRecord, PasswordChange, UserCreateOutcome, UserUpdateOutcome, WriteContext, Written};
 use uuid::Uuid;
 
 use super::auth::{name_taken, new_user_id};
@@ -138,7 +138,7 @@ pub(crate) async fn set_password(
     subject(&app, &caller, &id).await?;
     let password = app.passwords.hash("new", request.new).await?;
     let context = caller.change("user.set_password", &id).context();
-    gone_or_done(app.stores.users.set_password(&context, &id, &password, None).await?)
+    gone_or_done(app.stores.users.set_password(&context, &id, &PasswordChange::to(password)).await?)
 }
 
 /// Deletes a user with all their sessions.

@@ -14,7 +14,7 @@ use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::user::{NewUser, PasswordHash, User, UserEdit};
 use switchboard_model::wire::auth::{Password, PasswordRequest, UserRequest, UserUpdate};
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_store_api::{Stores, UserCreateOutcome, UserUpdateOutcome, WriteContext};
+use switchboard_store_api::{PasswordChange, Stores, UserCreateOutcome, UserUpdateOutcome, WriteContext};
 
 use super::stores::change;
 use crate::cli::UserRef;
@@ -105,7 +105,7 @@ impl Accounts<'_> {
             }
             Self::Local(stores) => {
                 let context = change("user.set_password", &user.id, None, None);
-                done(stores.users.set_password(&context, &user.id, &hashed(&new)?, None).await?, &user.id)
+                done(stores.users.set_password(&context, &user.id, &PasswordChange::to(hashed(&new)?)).await?, &user.id)
             }
         }
     }

@@ -43,6 +43,15 @@ pub(crate) async fn run(command: RemoteCommand<AuditCommand>) -> Result<()> {
 /// Writes a file in one step, so that no part is ever taken for the whole.
 async fn export_to(session: &Session, filter: &AuditFilter, path: &Path) -> Result<()> {
     let named = || format!("cannot write {}", path.display());
+    // What a link leads to is written, not the link; and a device or a pipe is no file that could be replaced.
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let path = target.as_path();
+    if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+        let mut out = BufWriter::new(std::fs::OpenOptions::new().write(true).open(path).with_context(named)?);
+        let count = export(session, filter, |line| writeln!(out, "{line}").with_context(named)).await?;
+        out.flush().with_context(named)?;
+        return session.form.said(format_args!("Wrote {count} entries to {}.", path.display()));
+    }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut draft = BufWriter::new(NamedTempFile::new_in(folder).with_context(named)?);
     let count = export(session, filter, |line| writeln!(draft, "{line}").with_context(named)).await?;
