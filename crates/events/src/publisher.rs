@@ -1,4 +1,4 @@
-//! The publisher: every event of a replica goes through its lanes.
+//! The publisher: every event of a replica goes through it, those without a once-key through its lanes.
 //!
 //! Durable events are appended with natural batching: while one batch commits, the next one gathers,
 //! so that many publishers share a commit and a single one waits for nothing. Ephemeral events travel

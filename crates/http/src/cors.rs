@@ -7,7 +7,8 @@ use std::time::Duration;
 use axum::extract::Request;
 use axum::http::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, LOCATION, RETRY_AFTER,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, ETAG, IF_MATCH, IF_NONE_MATCH,
+    LOCATION, RETRY_AFTER,
 };
 use axum::http::{HeaderName, Method};
 use axum::middleware::Next;
@@ -25,11 +26,19 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 const METHODS: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
 /// The headers that requests may carry.
-const ALLOWED: [HeaderName; 5] =
-    [AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY, REQUEST_ID, HeaderName::from_static("traceparent")];
+const ALLOWED: [HeaderName; 7] = [
+    AUTHORIZATION,
+    CONTENT_TYPE,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    REQUEST_ID,
+    HeaderName::from_static("traceparent"),
+];
 
 /// The headers of answers that pages may read.
-const EXPOSED: [HeaderName; 5] = [
+const EXPOSED: [HeaderName; 6] = [
+    ETAG,
     HeaderName::from_static("ratelimit"),
     HeaderName::from_static("ratelimit-policy"),
     RETRY_AFTER,

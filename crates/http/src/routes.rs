@@ -152,8 +152,8 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
         let handler = (route.handler)();
         let limited = from_fn_with_state(App::clone(&app), limit_requests);
         let handler = match &route.access {
-            Access::Anonymous | Access::Ticket => handler,
-            Access::Login | Access::Signature => handler.route_layer(limited),
+            Access::Anonymous => handler,
+            Access::Login | Access::Signature | Access::Ticket => handler.route_layer(limited),
             access @ (Access::SignedIn | Access::Scope(_) | Access::Publish) => {
                 handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise)).route_layer(limited)
             }

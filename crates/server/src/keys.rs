@@ -59,7 +59,9 @@ impl Keys {
 fn path(config: &Config, database: &Database) -> PathBuf {
     match database {
         Database::Sqlite(options) => {
-            let mut name = options.path.clone().into_os_string();
+            // A link leads to the same keys as the file itself.
+            let file = std::fs::canonicalize(&options.path).unwrap_or_else(|_| options.path.clone());
+            let mut name = file.into_os_string();
             name.push(".keys");
             name.into()
         }
@@ -131,7 +133,7 @@ impl KeyFile {
 
 /// Names a file beside `path` that no other process takes.
 fn draft_beside(path: &Path) -> PathBuf {
-    path.with_extension(format!("keys.{}", std::process::id()))
+    path.with_extension(format!("keys.{}", uuid::Uuid::new_v4().simple()))
 }
 
 #[cfg(test)]

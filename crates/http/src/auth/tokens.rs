@@ -76,6 +76,12 @@ pub(crate) fn verify(options: &AuthOptions, token: &str, now: Timestamp) -> Opti
     (is_sane && is_alive(claims.exp, now)).then_some(claims)
 }
 
+/// Tells whether a token names a key of ours, so that no other issuer is asked about it.
+pub(crate) fn is_ours(options: &AuthOptions, token: &str) -> bool {
+    let kid = decode_header(token).ok().and_then(|header| header.kid);
+    kid.is_some_and(|kid| options.keys.find(&kid).is_some())
+}
+
 /// Tells whether a token that expires at `exp`, in seconds, still works.
 pub(crate) fn is_alive(exp: i64, now: Timestamp) -> bool {
     exp > now.timestamp() - LEEWAY_SECONDS

@@ -260,11 +260,14 @@ pub(crate) async fn end_session(
 pub(crate) async fn set_password(
     State(app): State<App>,
     caller: Caller,
+    address: ClientAddress,
     Json(request): Json<PasswordRequest>,
 ) -> ApiResult<StatusCode> {
     let (user, session) = caller.require_session()?;
     let current = request.current.unwrap_or_else(|| Password::new(""));
     let name = app.stores.users.get(user).await?.ok_or_else(|| ApiError::not_found("user"))?.name;
+    // Whoever holds a token of somebody guesses no faster than at the door.
+    limit_login(&app, &name, address).await?;
     let stored = app.stores.users.find_login(&name).await?.and_then(|login| login.password);
     if matches!(app.passwords.verify(current, stored).await?, Verdict::Wrong) {
         return Err(ApiError::field(ErrorCode::ValidationFailed, "current", "is not the password until now"));

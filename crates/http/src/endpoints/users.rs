@@ -104,6 +104,10 @@ pub(crate) async fn update(
     Json(update): Json<UserUpdate>,
 ) -> ApiResult<Body<User>> {
     let before = subject(&app, &caller, &id).await?;
+    if before.version != update.version {
+        // What was looked at for the permission and for the audit log must be what is edited.
+        return Err(edited_in_between(before.version));
+    }
     caller.require_all(&update.role.scopes())?;
     if update.is_disabled || update.role != before.role {
         refuse_self(&caller, &id, "disable yourself or change your own role")?;
@@ -114,11 +118,13 @@ pub(crate) async fn update(
     match app.stores.users.update(&context, &id, update.version, &edit).await? {
         UserUpdateOutcome::Updated(user) => Ok(Body(user)),
         UserUpdateOutcome::NotFound => Err(ApiError::not_found("user")),
-        UserUpdateOutcome::VersionMismatch(version) => Err(ApiError::new(
-            ErrorCode::VersionMismatch,
-            format!("the user was edited in between and has version {version} now; read it and edit again"),
-        )),
+        UserUpdateOutcome::VersionMismatch(version) => Err(edited_in_between(version)),
     }
+}
+
+fn edited_in_between(version: i64) -> ApiError {
+    let detail = format!("the user was edited in between and has version {version} now; read it and edit again");
+    ApiError::new(ErrorCode::VersionMismatch, detail)
 }
 
 /// Sets the password of somebody else and ends all their sessions.

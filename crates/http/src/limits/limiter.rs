@@ -47,13 +47,13 @@ pub(crate) struct Limiter {
     /// How long the store may take: nobody waits longer to sign in because it cannot be reached.
     patience: Duration,
     local: Buckets,
-    /// When the store is tried again, after it failed.
-    retry_at: Mutex<Option<Instant>>,
+    /// For each scope, when the store is tried again after it failed: a hot key of one scope is no outage of another.
+    retry_at: [Mutex<Option<Instant>>; LimitScope::ALL.len()],
 }
 
 impl Limiter {
     pub(crate) fn new(store: Arc<dyn LimitStore>, patience: Duration) -> Self {
-        Self { store, patience, local: Buckets::new(), retry_at: Mutex::new(None) }
+        Self { store, patience, local: Buckets::new(), retry_at: Default::default() }
     }
 
     /// Takes units of several keys, of all or of none, and returns a decision for each, in order.
@@ -66,7 +66,7 @@ impl Limiter {
         outage: Outage,
         takes: &[LimitTake],
     ) -> ApiResult<Vec<Decision>> {
-        let decisions = match self.ask(takes).await {
+        let decisions = match self.ask(scope, takes).await {
             Some(decisions) => decisions,
             None => {
                 count_fallback(scope, outage);
@@ -84,13 +84,14 @@ impl Limiter {
     }
 
     /// Asks the store, unless it failed just now.
-    async fn ask(&self, takes: &[LimitTake]) -> Option<Vec<Decision>> {
-        if !self.is_worth_asking() {
+    async fn ask(&self, scope: LimitScope, takes: &[LimitTake]) -> Option<Vec<Decision>> {
+        let retry_at = &self.retry_at[scope as usize];
+        if !is_worth_asking(retry_at) {
             return None;
         }
         let fault = match timeout(self.patience, self.store.take(takes)).await {
             Ok(Ok(decisions)) => {
-                if self.retry_at.lock().take().is_some() {
+                if retry_at.lock().take().is_some() {
                     tracing::info!("limits are shared again");
                 }
                 return Some(decisions);
@@ -98,24 +99,24 @@ impl Limiter {
             Ok(Err(error)) => error_chain(&error),
             Err(_) => "no answer in time".to_owned(),
         };
-        if self.retry_at.lock().replace(Instant::now() + PAUSE).is_none() {
+        if retry_at.lock().replace(Instant::now() + PAUSE).is_none() {
             tracing::warn!(error = %fault, "limits are not shared for now");
         }
         None
     }
+}
 
-    /// Lets everybody ask while the store answers, and one of all a while after it failed.
-    fn is_worth_asking(&self) -> bool {
-        let mut retry_at = self.retry_at.lock();
-        let now = Instant::now();
-        match *retry_at {
-            Some(at) if now < at => false,
-            Some(_) => {
-                *retry_at = Some(now + PAUSE);
-                true
-            }
-            None => true,
+/// Lets everybody ask while the store answers, and one of all a while after it failed.
+fn is_worth_asking(retry_at: &Mutex<Option<Instant>>) -> bool {
+    let mut retry_at = retry_at.lock();
+    let now = Instant::now();
+    match *retry_at {
+        Some(at) if now < at => false,
+        Some(_) => {
+            *retry_at = Some(now + PAUSE);
+            true
         }
+        None => true,
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         "Makes a secret for the webhooks of a task and shows it, this one time.",
         &[201, 404],
     ),
-    operation("webhook_secrets::list", "Lists the secrets of a task that work, without showing them.", &[404]),
+    operation("webhook_secrets::list", "Lists the secrets of a task, oldest first, without showing them.", &[404]),
     operation("webhook_secrets::delete", "Deletes a secret of a task at once.", &[204, 404]),
     operation("runs::list", "Lists runs, newest first.", &[]),
     operation("runs::get", "Returns a run.", &[404]),

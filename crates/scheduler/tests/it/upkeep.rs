@@ -7,7 +7,7 @@ use switchboard_model::instance::Role;
 use switchboard_model::page::PageRequest;
 use switchboard_model::run::RunState;
 use switchboard_model::span::Span;
-use switchboard_scheduler::{SchedulerLoop, SystemRegistry, install_system_tasks};
+use switchboard_scheduler::{HistoryAges, SchedulerLoop, SystemRegistry, install_system_tasks};
 
 use crate::fixtures::{Bench, context, json, spec};
 
@@ -31,7 +31,8 @@ async fn system_tasks_are_installed_once_and_left_as_operators_want_them() {
 async fn the_sweep_forgets_old_runs_and_counts_what_it_did() {
     let bench = Bench::new().await;
     let registry =
-        SystemRegistry::standard(&bench.stores, Span::default()).with("act", |_| std::future::ready(Ok(json("null"))));
+        SystemRegistry::standard(&bench.stores, HistoryAges { runs: Span::default(), audit: Span::default() })
+            .with("act", |_| std::future::ready(Ok(json("null"))));
     let replica = bench.replica(registry);
     let old = bench.triggered("act", |_| {}).await;
     bench.until_state(old, RunState::Succeeded).await;

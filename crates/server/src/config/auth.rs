@@ -104,8 +104,8 @@ pub(crate) struct Limits {
     /// all credentials. There is no limit when absent.
     #[schemars(with = "Option<kind::Rate>")]
     pub(crate) requests: Option<Rate>,
-    /// How long the database may take to decide, 10ms to 1m. After that each replica limits sign-ins by itself, and
-    /// requests are let through.
+    /// How long the database may take to decide, 10ms to 1m. After that each replica limits sign-ins and
+    /// requests by itself for a while.
     #[schemars(with = "kind::Duration")]
     pub(crate) patience: Span,
 }

@@ -68,7 +68,15 @@ async fn create_ann(stores: &Stores) {
 
 fn new_session(id: SessionId) -> NewAuthSession {
     let (idle_ttl, ttl) = (Span::from_secs(600), Span::from_secs(600));
-    NewAuthSession { id, user_id: "ann".parse().unwrap(), client: None, refresh: SecretHash::of("t"), idle_ttl, ttl }
+    NewAuthSession {
+        id,
+        user_id: "ann".parse().unwrap(),
+        user_version: None,
+        client: None,
+        refresh: SecretHash::of("t"),
+        idle_ttl,
+        ttl,
+    }
 }
 
 async fn create_task(stores: &Stores) -> TaskId {

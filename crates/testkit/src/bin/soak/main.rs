@@ -21,7 +21,6 @@ fn milliseconds(time: Duration) -> f64 {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    #[expect(clippy::disallowed_methods, reason = "a program reads its own arguments")]
     let mut arguments = std::env::args().skip(1);
     let (name, server) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
     match name.as_str() {
