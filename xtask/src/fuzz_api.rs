@@ -46,7 +46,7 @@ pub(crate) struct FuzzOptions {
     minutes: Option<u32>,
     /// The seed of an earlier run, to repeat it.
     #[arg(long, value_name = "SEED")]
-    seed: Option<u64>,
+    seed: Option<u128>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -129,6 +129,7 @@ impl Server {
             .env("SWITCHBOARD_DATABASE__URL", database_url)
             .env("SWITCHBOARD_SERVER__BIND", "127.0.0.1:0")
             .env("SWITCHBOARD_BOOTSTRAP_KEY", KEY)
+            .env("SWITCHBOARD_AUTH__REGISTRATION", "true")
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
