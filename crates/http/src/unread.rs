@@ -44,7 +44,10 @@ impl HttpBody for Lent {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         match &mut self.body {
             Some(body) => Pin::new(body).poll_frame(context),
             None => Poll::Ready(None),
@@ -82,14 +85,13 @@ mod tests {
     use super::*;
 
     async fn answer(body: Body) -> Response {
-        let router = axum::Router::new()
-            .route("/", post(async || StatusCode::UNAUTHORIZED))
-            .layer(from_fn(finish_body));
+        let router =
+            axum::Router::new().route("/", post(async || StatusCode::UNAUTHORIZED)).layer(from_fn(finish_body));
         router.oneshot(Request::post("/").body(body).unwrap()).await.unwrap()
     }
 
     fn parts(count: usize) -> Body {
-        Body::from_stream(stream::iter(vec![Ok::<_, std::io::Error>(Bytes::from(vec![b'x'; 64 * 1024])); count]))
+        Body::from_stream(stream::iter((0..count).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 64 * 1024]))))
     }
 
     #[tokio::test(start_paused = true)]

@@ -104,12 +104,7 @@ pub trait UserStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn set_password(
-        &self,
-        context: &WriteContext,
-        id: &UserId,
-        change: &PasswordChange,
-    ) -> StoreResult<bool>;
+    async fn set_password(&self, context: &WriteContext, id: &UserId, change: &PasswordChange) -> StoreResult<bool>;
 
     /// Replaces the hash of a password that was verified, by one with newer parameters, if it is still `old`.
     ///

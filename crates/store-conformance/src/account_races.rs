@@ -5,7 +5,9 @@ use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::user::{NewUser, UserEdit, UserRole};
-use switchboard_store_api::{BurnOutcome, PasswordChange, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome};
+use switchboard_store_api::{
+    BurnOutcome, PasswordChange, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome,
+};
 
 use crate::Backend;
 use crate::accounts::{
@@ -54,7 +56,9 @@ pub(crate) async fn a_rehash_never_undoes_a_new_password(backend: &dyn Backend) 
             async move {
                 match n {
                     0 => stores.users.rehash_password(&id, &old, &phc("stronger")).await.unwrap(),
-                    _ => assert!(stores.users.set_password(&system(), &id, &PasswordChange::to(phc("fresh"))).await.unwrap()),
+                    _ => assert!(
+                        stores.users.set_password(&system(), &id, &PasswordChange::to(phc("fresh"))).await.unwrap()
+                    ),
                 }
             }
         })

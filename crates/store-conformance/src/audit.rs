@@ -12,8 +12,8 @@ use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
 use switchboard_model::user::{UserEdit, UserRole};
 use switchboard_store_api::{
-    AppendAnswer, AuditEntry, PasswordChange, PutOutcome, RefreshOutcome, Stores, TaskUpdateOutcome, TriggerOutcome, WriteContext,
-    Written,
+    AppendAnswer, AuditEntry, PasswordChange, PutOutcome, RefreshOutcome, Stores, TaskUpdateOutcome, TriggerOutcome,
+    WriteContext, Written,
 };
 
 use crate::Backend;

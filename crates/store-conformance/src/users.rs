@@ -184,8 +184,13 @@ pub(crate) async fn a_new_password_ends_all_sessions_but_the_kept_one(backend: &
     let stores = backend.stores().await;
     let ids = crowd(&stores).await;
     let mut reader = Reader::start(&stores).await;
-    let set =
-        async |name: &str, keep| stores.users.set_password(&system(), &user(name), &PasswordChange { keep, ..PasswordChange::to(phc("fresh")) }).await.unwrap();
+    let set = async |name: &str, keep| {
+        stores
+            .users
+            .set_password(&system(), &user(name), &PasswordChange { keep, ..PasswordChange::to(phc("fresh")) })
+            .await
+            .unwrap()
+    };
     assert!(!set("nobody", None).await);
     assert_eq!(reader.changes().await, []);
     assert!(set("ann", Some(ids[1])).await);

@@ -7,12 +7,12 @@ use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::{UserId, UserName};
-use switchboard_model::ids::SessionId;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::user::{NewUser, PasswordHash, User, UserEdit};
 use switchboard_store_api::{
-    Login, OnceRecord, PasswordChange, StoreError, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext, Written,
+    Login, OnceRecord, PasswordChange, StoreError, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome,
+    WriteContext, Written,
 };
 use uuid::Uuid;
 
@@ -158,12 +158,7 @@ impl UserStore for Users {
     }
 
     #[tracing::instrument(name = "db.users.set_password", level = "debug", skip_all)]
-    async fn set_password(
-        &self,
-        context: &WriteContext,
-        id: &UserId,
-        change: &PasswordChange,
-    ) -> StoreResult<bool> {
+    async fn set_password(&self, context: &WriteContext, id: &UserId, change: &PasswordChange) -> StoreResult<bool> {
         let mut tx = self.0.begin().await?;
         let updated = sqlx::query(
             "-- users.set_password

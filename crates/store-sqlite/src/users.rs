@@ -4,12 +4,12 @@ use async_trait::async_trait;
 use sqlx::{FromRow, SqliteExecutor};
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::{UserId, UserName};
-use switchboard_model::ids::SessionId;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::user::{NewUser, PasswordHash, User, UserEdit};
 use switchboard_store_api::{
-    Login, OnceRecord, PasswordChange, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext, Written,
+    Login, OnceRecord, PasswordChange, StoreResult, UserCreateOutcome, UserStore, UserUpdateOutcome, WriteContext,
+    Written,
 };
 use uuid::Uuid;
 
@@ -260,12 +260,7 @@ impl UserStore for Database {
     }
 
     #[tracing::instrument(name = "db.users.set_password", level = "debug", skip_all)]
-    async fn set_password(
-        &self,
-        context: &WriteContext,
-        id: &UserId,
-        wanted: &PasswordChange,
-    ) -> StoreResult<bool> {
+    async fn set_password(&self, context: &WriteContext, id: &UserId, wanted: &PasswordChange) -> StoreResult<bool> {
         let (context, id, wanted) = (context.clone(), id.clone(), wanted.clone());
         self.writer.write(Lane::Normal, move |change| Box::pin(set_password(change, context, id, wanted))).await
     }

@@ -12,7 +12,9 @@ use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_model::user::{NewUser, User, UserEdit};
 use switchboard_model::wire::auth::{PasswordRequest, UserRequest, UserUpdate};
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_store_api::{OnceClaim, OnceRecord, PasswordChange, UserCreateOutcome, UserUpdateOutcome, WriteContext, Written};
+use switchboard_store_api::{
+    OnceClaim, OnceRecord, PasswordChange, UserCreateOutcome, UserUpdateOutcome, WriteContext, Written,
+};
 use uuid::Uuid;
 
 use super::auth::{name_taken, new_user_id};
