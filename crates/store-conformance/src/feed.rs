@@ -7,11 +7,10 @@ use switchboard_model::run::{Ending, NewRun};
 use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Concurrency, Overlap};
-use switchboard_model::user::UserRole;
 use switchboard_store_api::{PasswordChange, RefreshOutcome};
 
 use crate::Backend;
-use crate::accounts::{create_user, disable, edit_user, new_api_key, phc, refresh, refreshed, sign_in, user};
+use crate::accounts::{create_user, disable, new_api_key, phc, refresh, refreshed, sign_in, user};
 use crate::fixtures::{
     LONG, Reader, SHORT, append, create, create_room, event, every, expire, finish, json, lease_one, named,
     new_instance, new_room, new_run, plan, replicas, request, run, scheduled, spec, system, task, trigger, triggered,
@@ -248,7 +247,6 @@ pub(crate) async fn only_what_ends_before_its_time_is_signalled_as_revoked(backe
     let [first, second] = [sign_in(&stores, "ann", "t1").await.id, sign_in(&stores, "ann", "u1").await.id];
     refreshed(&stores, "t1", "t2").await;
     refreshed(&stores, "t2", "t3").await;
-    edit_user(&stores, "ann", |edit| edit.role = UserRole::Operator).await;
     assert_eq!(reader.changes().await, []);
     assert!(matches!(refresh(&stores, "t1", "t2").await, RefreshOutcome::Reused(_)));
     assert_eq!(reader.changes().await, [session(first)]);
