@@ -8,7 +8,6 @@ use switchboard_model::ids::{ApiKeyId, SessionId};
 use switchboard_model::page::PageRequest;
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
-use switchboard_model::user::{UserEdit, UserRole};
 use switchboard_store_api::{PasswordChange, RefreshOutcome, Stores};
 
 use crate::Backend;
@@ -105,19 +104,6 @@ pub(crate) async fn a_password_change_needs_what_it_was_decided_on(backend: &dyn
     assert_eq!(login.password, Some(phc("reset")));
     assert!(set(&change("reset", kept.id)).await);
     assert!(is_valid(&stores, kept.id).await);
-}
-
-pub(crate) async fn another_role_ends_sessions_and_tickets(backend: &dyn Backend) {
-    let stores = backend.stores().await;
-    let ann = create_user(&stores, "ann").await;
-    let session = new_session("ann", "t1");
-    start(&stores, &session).await;
-    let mut reader = Reader::start(&stores).await;
-    let edit = UserEdit { role: UserRole::Operator, is_disabled: false };
-    stores.users.update(&system(), &ann.id, ann.version, &edit).await.unwrap();
-    assert_eq!(reader.changes().await, [(SignalKind::UserRevoked, "ann".to_owned())]);
-    assert!(!is_valid(&stores, session.id).await);
-    start(&stores, &new_session("ann", "t2")).await;
 }
 
 pub(crate) async fn each_refresh_token_is_succeeded_by_the_next(backend: &dyn Backend) {

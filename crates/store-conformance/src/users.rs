@@ -138,16 +138,17 @@ pub(crate) async fn an_edit_without_a_change_keeps_the_version(backend: &dyn Bac
     assert_eq!(audit_actions(&stores).await, [""; 0]);
 }
 
-pub(crate) async fn a_new_role_leaves_sessions_and_tickets_alone(backend: &dyn Backend) {
+pub(crate) async fn another_role_ends_all_sessions_and_tickets(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let ids = crowd(&stores).await;
     let mut reader = Reader::start(&stores).await;
     let promoted = edit_user(&stores, "ann", |edit| edit.role = UserRole::Admin).await;
-    assert_eq!(reader.changes().await, []);
-    let found = stores.auth_sessions.find_valid(ids[0]).await.unwrap().unwrap();
-    assert_eq!(found.user, promoted, "a session knows its user as stored now");
-    assert_eq!(refreshed(&stores, "a2", "a2'").await.user, promoted);
-    assert_eq!(burned(&stores, &TICKETS).await, TICKETS);
+    assert_eq!(reader.changes().await, [(SignalKind::UserRevoked, "ann".to_owned())]);
+    assert_eq!(sessions(&stores, "ann").await, []);
+    assert!(is_valid(&stores, ids[2]).await, "nobody else is affected");
+    assert_eq!(refresh(&stores, "a2", "a2'").await, RefreshOutcome::Invalid);
+    let again = sign_in(&stores, "ann", "a3").await;
+    assert_eq!(stores.auth_sessions.find_valid(again.id).await.unwrap().unwrap().user, promoted);
 }
 
 pub(crate) async fn disabling_ends_all_sessions_and_tickets(backend: &dyn Backend) {
@@ -205,7 +206,9 @@ pub(crate) async fn a_new_password_ends_all_sessions_but_the_kept_one(backend: &
     assert_eq!(login.password, Some(phc("bob")));
 
     let third = sign_in(&stores, "ann", "a3").await;
-    assert!(set("ann", Some(ids[2])).await, "a session of somebody else keeps none of this user");
+    assert!(!set("ann", Some(ids[2])).await, "a session of somebody else is none of this user");
+    assert_eq!(reader.changes().await, []);
+    assert!(set("ann", None).await);
     assert_eq!(reader.changes().await, ended(&[ids[1], third.id]));
     assert_eq!(sessions(&stores, "ann").await, []);
     assert!(is_valid(&stores, ids[2]).await);

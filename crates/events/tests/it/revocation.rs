@@ -70,11 +70,13 @@ async fn a_disabled_user_loses_every_socket() {
     let session = sign_in(&bench, "ann").await;
     let by_session = bench.connect_by("ann", Credential::Session(session)).await;
     let by_user = bench.connect("ann").await;
+    let minted_by_ann = bench.connect_by("bob", Credential::Session(session)).await;
     let other = bench.connect("bob").await;
     let edit = UserEdit { role: UserRole::User, is_disabled: true };
     bench.stores.users.update(&WriteContext::system("test"), &"ann".parse().unwrap(), 1, &edit).await.unwrap();
     assert_eq!(closed(&by_session).await, CloseCode::SessionRevoked);
     assert_eq!(closed(&by_user).await, CloseCode::SessionRevoked);
+    assert_eq!(closed(&minted_by_ann).await, CloseCode::SessionRevoked);
     is_open(&bench, &other).await;
 }
 
