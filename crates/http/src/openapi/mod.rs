@@ -103,8 +103,7 @@ fn errors_of(access: &Access) -> &'static [u16] {
         Access::Anonymous => &[],
         Access::Login => &[429],
         Access::Signature => &[401, 429],
-        Access::Ticket => &[401, 403],
-        Access::SignedIn | Access::Scope(_) | Access::Publish => &[401, 403, 429],
+        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Publish => &[401, 403, 429],
     }
 }
 
