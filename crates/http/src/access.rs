@@ -139,7 +139,7 @@ impl Caller {
     pub(crate) fn require_action(&self, spec: &TaskSpec) -> ApiResult<()> {
         match &spec.action {
             Action::Event(action) => self.require(&Scope::publish_to(&action.to.room())),
-            Action::System(_) => Ok(()),
+            Action::Http(_) | Action::Pull(_) | Action::System(_) => Ok(()),
         }
     }
 

@@ -30,11 +30,13 @@ pub enum SignalKind {
     SessionRevoked,
     /// A user was disabled or deleted; the key is the user id.
     UserRevoked,
+    /// Applications have left triggers or events to be relayed; the key is `outbox`.
+    OutboxFilled,
 }
 
 impl SignalKind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::RoomEvents,
         Self::RoomChanged,
         Self::Ephemeral,
@@ -46,6 +48,7 @@ impl SignalKind {
         Self::ApiKeyRevoked,
         Self::SessionRevoked,
         Self::UserRevoked,
+        Self::OutboxFilled,
     ];
 
     /// Returns the text form, as stored.
@@ -63,6 +66,7 @@ impl SignalKind {
             Self::ApiKeyRevoked => "api_key_revoked",
             Self::SessionRevoked => "session_revoked",
             Self::UserRevoked => "user_revoked",
+            Self::OutboxFilled => "outbox_filled",
         }
     }
 }

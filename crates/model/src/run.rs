@@ -7,6 +7,7 @@ use crate::Timestamp;
 use crate::identity::{ClientKey, PoolName, TaskName};
 use crate::ids::{Fence, InstanceId, RunId, TaskId};
 use crate::json_text::JsonText;
+use crate::schedule::Schedule;
 use crate::span::Span;
 use crate::task::{Action, Backoff};
 use crate::text_enum::text_enum;
@@ -54,6 +55,8 @@ text_enum! {
         Retry = "retry",
         /// A missed occurrence that was caught up.
         CatchUp = "catch_up",
+        /// The function `switchboard.trigger()` in a transaction of an application.
+        Sql = "sql",
     }
 }
 
@@ -110,6 +113,10 @@ pub struct Run {
     pub cancel_requested_at: Option<Timestamp>,
     /// The permit it needs.
     pub key: Option<String>,
+    /// The rate limit it takes from when it starts.
+    pub pace_key: Option<String>,
+    /// Until when it must have started; past that it is cancelled.
+    pub start_by: Option<Timestamp>,
     /// The caller's key against doubles.
     pub dedupe_key: Option<ClientKey>,
     /// When it came into being.
@@ -139,8 +146,21 @@ pub struct NewRun {
     pub input: Option<JsonText>,
     /// How long it waits before it is ready.
     pub delay: Span,
-    /// While a run with the same key is active, no second one is made.
+    /// A key against doubles.
     pub dedupe_key: Option<ClientKey>,
+    /// How long the key forbids a second run.
+    pub dedupe_scope: DedupeScope,
+}
+
+/// How long a deduplication key forbids a second run of the same task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DedupeScope {
+    /// While a run with the key is active.
+    #[default]
+    Active,
+    /// For ever, also after that run has ended and was pruned.
+    Forever,
 }
 
 /// A run handed to a worker together with all it needs to execute it.
@@ -166,6 +186,8 @@ pub struct LeasedRun {
     pub run_at: Timestamp,
     /// Database time of the lease.
     pub leased_at: Timestamp,
+    /// Until when the lease holds.
+    pub lease_until: Timestamp,
     /// How long this attempt may take.
     pub timeout: Option<Span>,
     /// How long a failed attempt waits.
@@ -227,6 +249,35 @@ pub struct SkipRange {
     pub count: u64,
     /// Why they did not run.
     pub cause: SkipCause,
+}
+
+/// A skipped range with the schedule that it is counted by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StoredSkip {
+    /// The range.
+    pub range: SkipRange,
+    /// The schedule at that time; absent when it was not kept.
+    pub schedule: Option<Schedule>,
+}
+
+/// The run of an occurrence, as the occurrences of a task show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct OccurrenceRun {
+    /// The run.
+    pub id: RunId,
+    /// The occurrence.
+    #[serde(skip)]
+    pub scheduled_for: Timestamp,
+    /// Where it is in its life.
+    pub state: RunState,
+    /// What made it exist.
+    pub trigger: Trigger,
+    /// When its latest attempt started.
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Option<Timestamp>,
+    /// Why its latest attempt failed, or why it was not executed.
+    pub error: Option<String>,
 }
 
 #[cfg(test)]

@@ -54,6 +54,9 @@ impl Activity for Dispatch {
         if self.wakes.cancels.load(Ordering::SeqCst) != cancels {
             self.wakes.heartbeat.now();
         }
+        if let Some(wait) = batch.paced_for {
+            self.wakes.promote.when(wait.to_delta(), asked);
+        }
         if batch.again {
             // A little chance keeps replicas apart that contend for the same keys.
             self.wakes.dispatch.at(asked + Duration::from_micros(rand::random_range(1_000..5_000)));

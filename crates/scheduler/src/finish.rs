@@ -86,7 +86,7 @@ impl Finisher {
     }
 
     fn acknowledged(&self, ended: Ended, outcome: FinishOutcome) {
-        let FinishOutcome::Accepted(state) = outcome else {
+        let (FinishOutcome::Accepted(state) | FinishOutcome::Repeated(state)) = outcome else {
             return drop_end(Some(ended), "the run was taken away");
         };
         meters::finished(state);

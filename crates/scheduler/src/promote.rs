@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_store_api::{PromoteReport, RunStore, StoreResult};
+use tokio::time::Instant;
 
 use crate::activation::Activity;
 use crate::observer::Wakes;
@@ -19,13 +20,17 @@ pub(crate) struct Promote {
 #[async_trait]
 impl Activity for Promote {
     async fn run_once(&mut self) -> StoreResult<String> {
-        let PromoteReport { due, permitted } = self.runs.promote(BATCH).await?;
-        if due + permitted > 0 {
+        let read_at = Instant::now();
+        let PromoteReport { due, permitted, paced, expired, paced_for } = self.runs.promote(BATCH).await?;
+        if due + permitted + paced > 0 {
             self.wakes.dispatch.now();
         }
-        if due.max(permitted) >= u64::from(BATCH) {
+        if let Some(wait) = paced_for {
+            self.wakes.promote.when(wait.to_delta(), read_at);
+        }
+        if [due, permitted, paced, expired].into_iter().max() >= Some(u64::from(BATCH)) {
             self.wakes.promote.now();
         }
-        Ok(format!("{due} runs due, {permitted} runs permitted"))
+        Ok(format!("{due} runs due, {permitted} permitted, {paced} let go by rate limits, {expired} too late"))
     }
 }

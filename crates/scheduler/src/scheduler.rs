@@ -7,7 +7,7 @@ use switchboard_model::identity::PoolName;
 use switchboard_model::ids::InstanceId;
 use switchboard_model::instance::Role;
 use switchboard_model::span::Span;
-use switchboard_store_api::{LeaseRequest, Stores};
+use switchboard_store_api::{LeaseRequest, Stores, WorkerKind};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -160,10 +160,12 @@ impl Start<'_> {
             permits: Arc::new(Semaphore::new(options.permits as usize)),
             executor: Arc::new(executor),
             request: LeaseRequest {
-                instance: options.instance.clone(),
+                holder: options.instance.clone(),
+                kind: WorkerKind::Replica,
                 pools: options.pools.clone(),
                 limit: 0,
                 lease: options.lease,
+                request: None,
             },
         };
         // Work is drained once nothing can start any more and nothing is in flight.

@@ -118,6 +118,7 @@ mod tests {
             scheduled_for: None,
             run_at: at,
             leased_at: at,
+            lease_until: at,
             timeout: None,
             backoff: Backoff::default(),
             action: serde_json::from_value(serde_json::json!({"system": {"function": function}})).unwrap(),

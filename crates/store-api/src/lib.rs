@@ -15,8 +15,10 @@ mod instances;
 mod limits;
 mod migration;
 mod once;
+mod outbox;
 mod rooms;
 mod runs;
+mod schedule_clock;
 mod settings;
 mod tasks;
 mod tickets;
@@ -36,13 +38,17 @@ pub use instances::InstanceStore;
 pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;
 pub use once::OnceStore;
+pub use outbox::{FailedEntry, OutboxStore, RelayReport};
 pub use rooms::{AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
 pub use runs::{
-    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
-    RetryOutcome, RunFilter, RunStore, TriggerOutcome,
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, Redrive, RedriveReport,
+    RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, TriggerOutcome, WorkerKind,
 };
+pub use schedule_clock::ScheduleClock;
 pub use settings::{PutOutcome, SettingStore};
-pub use tasks::{DueTasks, FireReport, TaskCreateOutcome, TaskStore, TaskUpdateOutcome};
+pub use tasks::{
+    DueTasks, FireReport, OccurrenceRange, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, UnarmedReport,
+};
 pub use tickets::{BurnOutcome, TicketStore};
 pub use users::{Login, PasswordChange, UserCreateOutcome, UserStore, UserUpdateOutcome};
 pub use webhooks::{WebhookSecretOutcome, WebhookStore, WebhookTarget};
@@ -76,8 +82,12 @@ pub struct Stores {
     pub settings: Arc<dyn SettingStore>,
     /// Once-keys behind idempotent requests.
     pub once: Arc<dyn OnceStore>,
+    /// What applications have left in their own transactions.
+    pub outbox: Arc<dyn OutboxStore>,
     /// The change feed.
     pub feed: Arc<dyn FeedStore>,
+    /// The clock by which tasks become due.
+    pub schedule_clock: ScheduleClock,
     /// What this database can do.
     pub capabilities: Capabilities,
 }

@@ -1,17 +1,21 @@
 //! Runs: triggers, leases, permits and endings.
 
 use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
 use switchboard_model::identity::PoolName;
 use switchboard_model::ids::{Fence, InstanceId, RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::{Finish, LeasedRun, NewRun, Run, RunState};
+use switchboard_model::run::{Finish, LeasedRun, NewRun, OccurrenceRun, Run, RunState};
 use switchboard_model::span::Span;
+use uuid::Uuid;
 
 use crate::StoreResult;
 use crate::context::{WriteContext, Written};
+use crate::tasks::OccurrenceRange;
 
 /// What triggering a task gave.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum TriggerOutcome {
     /// The run exists, queued or scheduled.
     Created(RunId),
@@ -55,17 +59,53 @@ pub enum RetryOutcome {
     NotFound,
 }
 
+/// What redriving ended runs gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RedriveReport {
+    /// Runs that are queued again.
+    pub queued: u64,
+    /// Runs that stay as they are, because an active run forbids a second one.
+    pub refused: u64,
+    /// The last run that was looked at, from which the next call goes on; `None` when there are no more.
+    pub last: Option<RunId>,
+}
+
+/// Which ended runs are to be redriven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Redrive {
+    /// Only runs of this task.
+    pub task_id: Option<TaskId>,
+    /// Only runs in this state, which is a terminal one.
+    pub state: RunState,
+    /// Only runs that came into being after this one.
+    pub after: Option<RunId>,
+}
+
+/// Who executes the runs that are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WorkerKind {
+    /// A replica, which executes every action but `pull`.
+    Replica,
+    /// An external worker, which executes the runs of `pull` actions.
+    External,
+}
+
 /// Asks for work.
 #[derive(Clone, Debug)]
 pub struct LeaseRequest {
-    /// Who will hold the leases.
-    pub instance: InstanceId,
+    /// Who will hold the leases: a replica, or what an external worker calls itself.
+    pub holder: InstanceId,
+    /// Who executes the runs.
+    pub kind: WorkerKind,
     /// The pools it serves.
     pub pools: Vec<PoolName>,
     /// The most runs to lease.
     pub limit: u32,
     /// How long the leases hold without renewal.
     pub lease: Span,
+    /// Identifies the request. A repetition, while leases of the first one hold, is given those runs and no others, so
+    /// that a lost answer loses nothing. Absent when the request will not be repeated.
+    pub request: Option<Uuid>,
 }
 
 /// Leased runs.
@@ -76,6 +116,8 @@ pub struct LeaseBatch {
     /// Whether the pass skipped contended keys or moved runs to `waiting`, so that another pass may
     /// find more at once.
     pub again: bool,
+    /// When the next run may start that a rate limit has held back in this pass, counted from now.
+    pub paced_for: Option<Span>,
 }
 
 /// A lease to be prolonged.
@@ -103,6 +145,8 @@ pub enum RenewOutcome {
 pub enum FinishOutcome {
     /// It was accepted; this is the state that followed.
     Accepted(RunState),
+    /// The end of this very lease had been accepted before; this is the state the run is in now.
+    Repeated(RunState),
     /// The lease was lost before; nothing was changed.
     Fenced,
 }
@@ -127,6 +171,12 @@ pub struct PromoteReport {
     pub due: u64,
     /// Waiting runs for which a permit was free.
     pub permitted: u64,
+    /// Waiting runs that their rate limit lets go on.
+    pub paced: u64,
+    /// Runs that were cancelled because their start deadline had passed.
+    pub expired: u64,
+    /// When the next run may start that waits for a rate limit, counted from now.
+    pub paced_for: Option<Span>,
 }
 
 /// Which runs a list shows.
@@ -148,6 +198,17 @@ pub trait RunStore: Send + Sync {
     /// Fails when the database does.
     async fn trigger(&self, context: &WriteContext, run: &NewRun) -> StoreResult<Written<TriggerOutcome>>;
 
+    /// Makes many runs in one commit, each as [`RunStore::trigger`] does; returns one outcome per run, in order, each
+    /// seeing the ones before it. A once-key remembers all outcomes: [`TriggerOutcome`]s in their JSON form are the
+    /// result of the record.
+    ///
+    /// # Errors
+    /// Fails when the database does; then no run was made.
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+        let _ = (context, runs);
+        Err(crate::StoreError::missing("trigger_many"))
+    }
+
     /// Reads a run.
     ///
     /// # Errors
@@ -160,8 +221,20 @@ pub trait RunStore: Send + Sync {
     /// Fails when the database does.
     async fn list(&self, filter: &RunFilter, page: &PageRequest) -> StoreResult<Page<Run>>;
 
+    /// Lists the runs of occurrences of a task in a range of time, newest first.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
+        let _ = (task, range);
+        Err(crate::StoreError::missing("of_occurrences"))
+    }
+
     /// Leases ready runs. Each gets a new fence and counts an attempt; a run whose key has no
-    /// permit moves to `waiting`. Leases nothing while the fleet is paused.
+    /// permit moves to `waiting`, and so does one that its rate limit holds back. A rate limit gives one unit for each
+    /// lease. A run whose start deadline has passed is left to [`RunStore::promote`]; the first lease ends that
+    /// deadline. Leases nothing while the fleet is paused, and from no pool more than its maximum leaves, which counts
+    /// the running runs of the pool under a lock.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -175,7 +248,9 @@ pub trait RunStore: Send + Sync {
 
     /// Records endings and frees permits in one commit; returns one outcome per report, in order.
     ///
-    /// The lease must still be the run's; one that expired without being recovered is accepted.
+    /// The lease must still be the run's; one that expired without being recovered is accepted. To report the end of a
+    /// lease again is [`FinishOutcome::Repeated`]; recovery raises the fence, so that an end which comes after it is
+    /// told apart.
     /// [`switchboard_model::run::Ending::Retry`] becomes `scheduled` after its delay while attempts
     /// are left and `dead` otherwise; `Released` becomes `queued` and gives the attempt back. Of
     /// a run that is to be cancelled, both become `cancelled`.
@@ -192,7 +267,8 @@ pub trait RunStore: Send + Sync {
     async fn recover(&self, limit: u32) -> StoreResult<RecoverReport>;
 
     /// Makes up to `limit` scheduled runs ready whose time has come, and waiting runs for which a
-    /// permit is free; signals their pools.
+    /// permit is free or as many as their rate limit allows now; signals their pools. Cancels runs whose start
+    /// deadline has passed, with the reason as their error.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -211,7 +287,17 @@ pub trait RunStore: Send + Sync {
     /// Fails when the database does.
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome>;
 
-    /// Deletes up to `limit` runs that ended longer than `age` ago, and skipped ranges as old.
+    /// Does to up to `limit` ended runs what [`RunStore::retry`] does to one, in one commit, oldest first.
+    ///
+    /// # Errors
+    /// Fails when the database does; then nothing was changed.
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
+        let _ = (context, which, limit);
+        Err(crate::StoreError::missing("redrive"))
+    }
+
+    /// Deletes up to `limit` runs that ended longer than `age` ago, or longer than their own retention says, skipped
+    /// ranges as old, and permit keys that no run needs any more.
     ///
     /// # Errors
     /// Fails when the database does.

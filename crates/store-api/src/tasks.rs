@@ -6,7 +6,8 @@ use switchboard_model::fire::{DueTask, FirePlan};
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::SkipRange;
+use switchboard_model::run::{SkipRange, StoredSkip};
+use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 
 use crate::StoreResult;
@@ -60,6 +61,26 @@ pub struct FireReport {
     pub skipped: u64,
 }
 
+/// A range of time whose occurrences are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OccurrenceRange {
+    /// The first instant of the range.
+    pub from: Timestamp,
+    /// The last instant of the range.
+    pub to: Timestamp,
+    /// The most rows to return, the newest ones.
+    pub limit: u32,
+}
+
+/// What repairing unarmed tasks gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnarmedReport {
+    /// Active scheduled tasks that had no next occurrence; the invariant is 0.
+    pub found: u64,
+    /// Those of them that have one again.
+    pub repaired: u64,
+}
+
 /// Task definitions. Names are unique among tasks that are not deleted.
 #[async_trait]
 pub trait TaskStore: Send + Sync {
@@ -73,6 +94,21 @@ pub trait TaskStore: Send + Sync {
         id: TaskId,
         spec: &TaskSpec,
     ) -> StoreResult<Written<TaskCreateOutcome>>;
+
+    /// Creates many tasks in one commit, each as [`TaskStore::create`] does; returns one outcome per task, in order,
+    /// each seeing the ones before it. A once-key remembers the first identity, and all outcomes as a JSON list of
+    /// identities, with `null` for a task that was not created.
+    ///
+    /// # Errors
+    /// Fails when the database does; then no task was created.
+    async fn create_many(
+        &self,
+        context: &WriteContext,
+        tasks: &[(TaskId, TaskSpec)],
+    ) -> StoreResult<Written<Vec<TaskCreateOutcome>>> {
+        let _ = (context, tasks);
+        Err(crate::StoreError::missing("create_many"))
+    }
 
     /// Reads a task that is not deleted.
     ///
@@ -108,9 +144,10 @@ pub trait TaskStore: Send + Sync {
         spec: &TaskSpec,
     ) -> StoreResult<TaskUpdateOutcome>;
 
-    /// Pauses (`active == false`) or resumes a task. Occurrences from the one that was next at the
-    /// pause to the resume are recorded as one skipped range with cause `paused` at the resume; the
-    /// next one lies after now. Pausing a paused or resuming an active task changes nothing.
+    /// Pauses (`active == false`) or resumes a task. A resume follows the missed policy: of the occurrences from the
+    /// one that was next at the pause to the resume, those that the policy keeps become due at once, and the others
+    /// are recorded as one skipped range with cause `paused` ([`switchboard_model::fire::resume`]). An update that
+    /// changes `is_active` does the same. Pausing a paused or resuming an active task changes nothing.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -149,9 +186,37 @@ pub trait TaskStore: Send + Sync {
     /// Fails when the database does.
     async fn skips(&self, id: TaskId, page: &PageRequest) -> StoreResult<Page<SkipRange>>;
 
+    /// Lists the skipped ranges of a task that touch a range of time, newest first.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn skips_between(&self, id: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<StoredSkip>> {
+        let _ = (id, range);
+        Err(crate::StoreError::missing("skips_between"))
+    }
+
     /// Counts active scheduled tasks that have no next occurrence; the invariant is 0.
     ///
     /// # Errors
     /// Fails when the database does.
     async fn count_unarmed(&self) -> StoreResult<u64>;
+
+    /// Arms up to `limit` active scheduled tasks that have no next occurrence: it lies after now, or the task is
+    /// deactivated when its schedule has no future. One that cannot be read is parked.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn repair_unarmed(&self, limit: u32) -> StoreResult<UnarmedReport> {
+        let _ = limit;
+        Err(crate::StoreError::missing("repair_unarmed"))
+    }
+
+    /// Removes up to `limit` tasks that were deleted longer than `age` ago and have no runs left.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
+        let _ = (age, limit);
+        Err(crate::StoreError::missing("sweep"))
+    }
 }

@@ -19,13 +19,13 @@ use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, Room, RoomKind};
-use switchboard_model::run::{Ending, Finish, LeasedRun, NewRun, Run, RunState, Trigger};
+use switchboard_model::run::{DedupeScope, Ending, Finish, LeasedRun, NewRun, Run, RunState, Trigger};
 use switchboard_model::schedule::{Every, Schedule};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_store_api::{
     AppendOutcome, FinishOutcome, LeaseRequest, OnceClaim, OnceRecord, RoomCreateOutcome, RunFilter, StoreResult,
-    Stores, TaskCreateOutcome, TriggerOutcome, WriteContext, Written,
+    Stores, TaskCreateOutcome, TriggerOutcome, WorkerKind, WriteContext, Written,
 };
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -223,6 +223,7 @@ pub(crate) fn new_run(task_id: TaskId) -> NewRun {
         input: None,
         delay: Span::default(),
         dedupe_key: None,
+        dedupe_scope: DedupeScope::Active,
     }
 }
 
@@ -245,7 +246,14 @@ pub(crate) async fn triggered(stores: &Stores, spec: &TaskSpec, count: usize) ->
 
 /// Asks for runs of the default pool.
 pub(crate) fn request(limit: u32, lease: Span) -> LeaseRequest {
-    LeaseRequest { instance: InstanceId::boot("worker"), pools: vec![PoolName::default_pool()], limit, lease }
+    LeaseRequest {
+        holder: InstanceId::boot("worker"),
+        kind: WorkerKind::Replica,
+        pools: vec![PoolName::default_pool()],
+        limit,
+        lease,
+        request: None,
+    }
 }
 
 /// Leases until a pass says that nothing more can be had.

@@ -187,6 +187,7 @@ pub(crate) async fn concurrent_finish_and_recovery_have_one_winner(backend: &dyn
                 accepted += 1;
             }
             FinishOutcome::Fenced => assert_eq!(state, RunState::Queued),
+            FinishOutcome::Repeated(ended) => panic!("the end was reported once, the run is {ended}"),
         }
     }
     assert_eq!(accepted + recovered.iter().sum::<u64>(), 20);

@@ -126,7 +126,7 @@ pub(crate) async fn lease_hands_out_all_a_worker_needs(backend: &dyn Backend) {
 
     let run = run(&stores, id).await;
     assert_eq!((run.state, run.attempt, run.fence), (RunState::Running, 1, leased.fence));
-    assert_eq!((run.leased_by, run.started_at), (Some(request.instance), Some(leased.leased_at)));
+    assert_eq!((run.leased_by, run.started_at), (Some(request.holder), Some(leased.leased_at)));
     assert_eq!(run.lease_until, Some(leased.leased_at + LONG.to_delta()));
     assert_eq!(run.deadline_at, Some(leased.leased_at + Span::from_secs(90).to_delta()));
     assert_eq!(run.run_at, leased.run_at);

@@ -21,6 +21,7 @@ mod instances;
 mod limits;
 mod migrate;
 mod once;
+mod outbox;
 mod rooms;
 mod rows;
 mod runs;
@@ -35,7 +36,7 @@ use std::sync::Arc;
 pub use connect::{CONNECTIONS_BESIDE_POOL, HintTransport, OpenError, PgOptions, open};
 pub use diagnose::{PgDiagnosis, diagnose};
 pub use migrate::{migrate, schema_version};
-use switchboard_store_api::{Capabilities, Stores};
+use switchboard_store_api::{Capabilities, ScheduleClock, Stores};
 
 fn stores(database: &Arc<connect::Database>) -> Stores {
     Stores {
@@ -52,6 +53,8 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         audit: Arc::new(audit::AuditLog(Arc::clone(database))),
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),
+        outbox: Arc::new(outbox::Outbox(Arc::clone(database))),
+        schedule_clock: ScheduleClock::default(),
         feed: Arc::new(feed::Feed(Arc::clone(database))),
         capabilities: Capabilities { allows_replicas: true, needs_instance_lease: true },
     }

@@ -14,6 +14,7 @@ mod instances;
 mod limits;
 mod migrate;
 mod once;
+mod outbox;
 mod rooms;
 mod rows;
 mod runs;
@@ -27,7 +28,7 @@ mod writer;
 use std::sync::Arc;
 
 use sqlx::SqlitePool;
-use switchboard_store_api::{Capabilities, Stores};
+use switchboard_store_api::{Capabilities, ScheduleClock, Stores};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -97,7 +98,9 @@ fn stores(database: Arc<Database>) -> Stores {
         audit: database.clone(),
         settings: database.clone(),
         once: database.clone(),
+        outbox: database.clone(),
         feed: database,
+        schedule_clock: ScheduleClock::default(),
         capabilities: Capabilities { allows_replicas: false, needs_instance_lease: false },
     }
 }

@@ -195,6 +195,8 @@ impl FromRow<'_, SqliteRow> for Stored<Run> {
             deadline_at: time_option(row, "deadline_at")?,
             cancel_requested_at: time_option(row, "cancel_requested_at")?,
             key: row.try_get("key")?,
+            pace_key: row.try_get("pace_key")?,
+            start_by: time_option(row, "start_by")?,
             dedupe_key: parsed_option(row, "dedupe_key")?,
             created_at: time(row, "created_at")?,
             started_at: time_option(row, "started_at")?,

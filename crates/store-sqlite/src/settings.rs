@@ -67,7 +67,7 @@ impl SettingStore for Database {
 
     #[tracing::instrument(name = "db.settings.put_fleet", level = "debug", skip_all)]
     async fn put_fleet(&self, context: &WriteContext, expected: i64, value: &FleetSettings) -> StoreResult<PutOutcome> {
-        let (context, value) = (context.clone(), *value);
+        let (context, value) = (context.clone(), value.clone());
         self.writer.write(Lane::Normal, move |change| Box::pin(put_fleet(change, context, expected, value))).await
     }
 }

@@ -18,7 +18,7 @@ use switchboard_model::Timestamp;
 use switchboard_model::identity::{Actor, ClientKey, TaskName};
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
-use switchboard_model::run::{NewRun, Trigger};
+use switchboard_model::run::{DedupeScope, NewRun, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::webhook::SealedWebhookSecret;
 use switchboard_model::webhook_signature::{SignedDelivery, WEBHOOK_TOLERANCE_SECONDS, WebhookKey, WebhookSignatures};
@@ -78,6 +78,7 @@ pub(crate) async fn receive(
         input,
         delay: Span::default(),
         dedupe_key: None,
+        dedupe_scope: DedupeScope::Active,
     };
     let response = answer(app.stores.runs.trigger(&context, &run).await?)?;
     Ok((StatusCode::ACCEPTED, Body(response)))

@@ -88,9 +88,9 @@ async fn start(
     task_id: TaskId,
     request: Once<TriggerRequest>,
 ) -> ApiResult<TriggerResponse> {
-    let Once { value: TriggerRequest { input, delay, dedupe_key }, claim } = request;
+    let Once { value: TriggerRequest { input, delay, dedupe_key, dedupe_scope }, claim } = request;
     let delay = delay.unwrap_or_default();
-    let run = NewRun { id: RunId::new(), task_id, trigger: Trigger::Manual, input, delay, dedupe_key };
+    let run = NewRun { id: RunId::new(), task_id, trigger: Trigger::Manual, input, delay, dedupe_key, dedupe_scope };
     let context = caller.change("run.trigger", run.id).after(&json!({"task_id": task_id}))?.context();
     let context = WriteContext { once: claim, ..context };
     let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));

@@ -7,7 +7,7 @@ use switchboard_model::run::{Run, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::problem::Problem;
-use switchboard_store_api::LeaseRequest;
+use switchboard_store_api::{LeaseRequest, WorkerKind};
 
 use crate::harness::{Answer, Replica};
 
@@ -155,10 +155,12 @@ async fn overlap_policies_adopt_or_ask_to_deliver_again() {
     assert_eq!((&again["run_id"], &again["duplicate"]), (&run, &json!(true)));
 
     let request = LeaseRequest {
-        instance: InstanceId::boot("worker"),
+        holder: InstanceId::boot("worker"),
+        kind: WorkerKind::Replica,
         pools: vec!["default".parse().unwrap()],
         limit: 1,
         lease: Span::from_secs(60),
+        request: None,
     };
     assert_eq!(hook.replica.api.stores.runs.lease(&request).await.unwrap().runs.len(), 1);
     let refused = hook.deliver("/hooks/x", "msg_3", BODY).await.problem();

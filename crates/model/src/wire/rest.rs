@@ -10,6 +10,7 @@ use crate::ids::RunId;
 use crate::json_text::JsonText;
 use crate::limit::Rate;
 use crate::room::{Retention, RoomKind};
+use crate::run::DedupeScope;
 use crate::scope::Scope;
 use crate::span::Span;
 use crate::ticket::Grants;
@@ -27,9 +28,11 @@ pub struct TriggerRequest {
     /// How long it waits before it is ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Span>,
-    /// While a run with the same key is active, no second one is made.
+    /// A key against doubles: while it is taken, no second run is made.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dedupe_key: Option<ClientKey>,
+    /// How long the key is taken: while its run is active, or for ever.
+    pub dedupe_scope: DedupeScope,
 }
 
 /// Names the run that a trigger made or found.

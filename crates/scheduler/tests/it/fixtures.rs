@@ -11,7 +11,7 @@ use switchboard_model::ids::{InstanceId, RunId, TaskId};
 use switchboard_model::instance::Role;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
-use switchboard_model::run::{NewRun, Run, RunState, Trigger};
+use switchboard_model::run::{DedupeScope, NewRun, Run, RunState, Trigger};
 use switchboard_model::schedule::{Every, Schedule};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Backoff, Task, TaskSpec};
@@ -154,6 +154,7 @@ impl Bench {
             input: None,
             delay: Span::default(),
             dedupe_key: None,
+            dedupe_scope: DedupeScope::Active,
         };
         let outcome = self.stores.runs.trigger(&context(), &run).await.unwrap();
         assert_eq!(outcome, Written::Now(TriggerOutcome::Created(run.id)));

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use switchboard_client::{Client, ClientError, Triggered};
 use switchboard_model::ids::TaskId;
-use switchboard_model::run::{Run, RunState};
+use switchboard_model::run::{DedupeScope, Run, RunState};
 use switchboard_model::schedule::{Every, Remark, Schedule};
 use switchboard_model::span::Span;
-use switchboard_model::task::{Action, Task};
+use switchboard_model::task::{Action, PullAction, Task};
 use switchboard_model::timetable::Cron;
 use switchboard_model::wire::rest::{PreviewRequest, TriggerRequest};
 use tokio::time::Instant;
@@ -66,7 +66,13 @@ async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
         }
         TaskCommand::Trigger { task, input, wait, delay, dedupe_key } => {
             let input = input.map(|text| json_argument("input", text)).transpose()?;
-            trigger(session, &task, &TriggerRequest { input, delay, dedupe_key }, wait).await
+            trigger(
+                session,
+                &task,
+                &TriggerRequest { input, delay, dedupe_key, dedupe_scope: DedupeScope::Active },
+                wait,
+            )
+            .await
         }
         TaskCommand::Preview { source, zone, from, count } => {
             let schedule = schedule(client, source, zone).await?;
@@ -119,6 +125,8 @@ fn schedule_text(schedule: &Schedule) -> String {
 fn action_text(action: &Action) -> String {
     match action {
         Action::Event(event) => format!("event {} to {}", event.event, event.to.room()),
+        Action::Http(http) => format!("http {}", http.url),
+        Action::Pull(PullAction {}) => "pull".to_owned(),
         Action::System(system) => format!("system {}", system.function),
     }
 }

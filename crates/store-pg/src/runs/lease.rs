@@ -9,7 +9,7 @@ use switchboard_model::ids::{Fence, RunId, TaskId};
 use switchboard_model::run::{LeasedRun, RunState, clean_error};
 use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
-use switchboard_store_api::{LeaseBatch, LeaseRequest, RenewOutcome, Renewal, StoreResult};
+use switchboard_store_api::{LeaseBatch, LeaseRequest, RenewOutcome, Renewal, StoreResult, WorkerKind};
 use uuid::Uuid;
 
 use super::finish::{Change, Note, settle};
@@ -53,9 +53,9 @@ pub(super) async fn lease(database: &Arc<Database>, request: &LeaseRequest) -> S
     };
     picked.retain(|run| run.fence.is_some());
     picked.sort_by_key(|run| (run.priority, run.run_at, run.id));
-    let runs = hand_out(&mut tx, picked).await?;
+    let runs = hand_out(&mut tx, picked, request.lease).await?;
     tx.commit().await?;
-    Ok(LeaseBatch { runs, again })
+    Ok(LeaseBatch { runs, again, paced_for: None })
 }
 
 /// Locks the first ready runs of each pool and leases those that need no permit.
@@ -71,7 +71,7 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<Vec<PickedRow>
                  SELECT id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed, timeout_ms,
                         key, key_max
                  FROM switchboard.runs
-                 WHERE state = 'queued' AND pool = served.pool
+                 WHERE state = 'queued' AND pool = served.pool AND is_pull = $5
                    AND NOT EXISTS (
                        SELECT FROM switchboard.settings
                        WHERE name = 'fleet' AND value::jsonb @> '{\"pause_all\": true}'
@@ -102,8 +102,9 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<Vec<PickedRow>
     )
     .bind(request.pools.iter().map(|pool| pool.as_str()).collect::<Vec<_>>())
     .bind(i64::from(request.limit))
-    .bind(request.instance.as_str())
+    .bind(request.holder.as_str())
     .bind(request.lease.as_millis_i64())
+    .bind(request.kind == WorkerKind::External)
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)
@@ -223,7 +224,7 @@ impl KeyedPlan {
         .bind(&self.leased)
         .bind(&self.waiting)
         .bind(&self.granted)
-        .bind(request.instance.as_str())
+        .bind(request.holder.as_str())
         .bind(request.lease.as_millis_i64())
         .fetch_all(&mut **tx)
         .await
@@ -233,7 +234,7 @@ impl KeyedPlan {
 }
 
 /// Adds to the leased runs what their tasks say; a run whose task cannot be read ends here.
-async fn hand_out(tx: &mut Tx, picked: Vec<PickedRow>) -> StoreResult<Vec<LeasedRun>> {
+async fn hand_out(tx: &mut Tx, picked: Vec<PickedRow>, lease: Span) -> StoreResult<Vec<LeasedRun>> {
     let ids: BTreeSet<Uuid> = picked.iter().map(|run| run.task_id).collect();
     let rows: Vec<(Uuid, String, String)> = sqlx::query_as(
         "-- tasks.of_leased_runs
@@ -253,7 +254,7 @@ async fn hand_out(tx: &mut Tx, picked: Vec<PickedRow>) -> StoreResult<Vec<Leased
         let task = tasks.get(&run.task_id).cloned().unwrap_or_else(|| Err("the task of the run is gone".to_owned()));
         let id = run.id;
         let (attempt, key) = (run.attempt + 1, run.key.clone());
-        match task.and_then(|task| leased_run(run, task)) {
+        match task.and_then(|task| leased_run(run, lease, task)) {
             Ok(run) => runs.push(run),
             Err(error) => {
                 tracing::error!(run = %id, %error, "a run that cannot be read ends as failed");
@@ -273,7 +274,7 @@ fn read_task(name: &str, spec: &str) -> Result<(TaskName, TaskSpec), String> {
     Ok((name, spec))
 }
 
-fn leased_run(run: PickedRow, (task_name, spec): (TaskName, TaskSpec)) -> Result<LeasedRun, String> {
+fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpec)) -> Result<LeasedRun, String> {
     Ok(LeasedRun {
         id: RunId::from_uuid(run.id),
         task_id: TaskId::from_uuid(run.task_id),
@@ -285,6 +286,7 @@ fn leased_run(run: PickedRow, (task_name, spec): (TaskName, TaskSpec)) -> Result
         scheduled_for: run.scheduled_for,
         run_at: run.run_at,
         leased_at: run.leased_at,
+        lease_until: run.leased_at + lease.to_delta(),
         timeout: run.timeout_ms.map(|ms| Span::from_millis(count(ms))),
         backoff: spec.backoff,
         action: spec.action,

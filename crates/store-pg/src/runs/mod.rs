@@ -39,8 +39,8 @@ impl RunStore for Runs {
         let row: Option<RunRow> = sqlx::query_as(
             "-- runs.get
              SELECT id, task_id, state, trigger, pool, priority, run_at, scheduled_for, attempt, max_attempts, fence,
-                    leased_by, lease_until, deadline_at, cancel_requested_at, key, dedupe_key, created_at, started_at,
-                    finished_at, input, result, error
+                    leased_by, lease_until, deadline_at, cancel_requested_at, key, pace_key, start_by, dedupe_key, created_at,
+                    started_at, finished_at, input, result, error
              FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
              WHERE id = $1",
         )
@@ -59,8 +59,8 @@ impl RunStore for Runs {
         let rows: Vec<RunRow> = sqlx::query_as(
             "-- runs.list
              SELECT id, task_id, state, trigger, pool, priority, run_at, scheduled_for, attempt, max_attempts, fence,
-                    leased_by, lease_until, deadline_at, cancel_requested_at, key, dedupe_key, created_at, started_at,
-                    finished_at, input, result, error
+                    leased_by, lease_until, deadline_at, cancel_requested_at, key, pace_key, start_by, dedupe_key, created_at,
+                    started_at, finished_at, input, result, error
              FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
              WHERE ($1 IS NULL OR task_id = $1) AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
              ORDER BY id DESC LIMIT $4",

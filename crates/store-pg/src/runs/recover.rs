@@ -79,7 +79,7 @@ pub(super) async fn promote(database: &Arc<Database>, limit: u32) -> StoreResult
     let keys = lock_promising_keys(&mut tx, limit).await?;
     let permitted = if keys.is_empty() { 0 } else { promote_keys(&mut tx, &keys).await? };
     tx.commit().await?;
-    Ok(PromoteReport { due, permitted })
+    Ok(PromoteReport { due, permitted, ..PromoteReport::default() })
 }
 
 /// Locks the keys that seem to have both a waiting run and a free permit. Keys are walked by the index

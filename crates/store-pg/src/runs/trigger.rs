@@ -6,6 +6,7 @@ use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{NewRun, RunState, Trigger};
+use switchboard_model::span::Span;
 use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::fail_point::{self, FailPoint};
 use switchboard_store_api::{OnceRecord, RetryOutcome, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
@@ -152,7 +153,9 @@ async fn active_with_key(tx: &mut Tx, run: &NewRun) -> StoreResult<Option<RunId>
 
 /// Inserts the run; `false` means that an active run has the same deduplication key.
 async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool> {
-    let permit = spec.permit(run.task_id);
+    let terms = spec.terms(run.task_id);
+    let (key, key_max) = terms.permit.map(|(key, max)| (key, int(max))).unzip();
+    let (pace_key, pace) = terms.pace.map(|(key, rate)| (key, rate.to_string())).unzip();
     let is_ready = run.delay.as_millis() == 0;
     let inserted = sqlx::query(
         "-- runs.insert_triggered
@@ -160,9 +163,9 @@ async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool>
          made AS (
              INSERT INTO switchboard.runs
                  (id, task_id, state, trigger, pool, priority, run_at, max_attempts, timeout_ms, key, key_max,
-                  dedupe_key, created_at)
+                  dedupe_key, created_at, is_pull, start_by, pace_key, pace, keep_ms)
              SELECT $1, $2, $3, $4, $5, $6, moment.now + $7 * interval '1 millisecond', $8, $9, $10, $11, $12,
-                    moment.now
+                    moment.now, $14, moment.now + ($7 + $15::bigint) * interval '1 millisecond', $16, $17, $18
              FROM moment
              ON CONFLICT (task_id, dedupe_key)
                  WHERE dedupe_key IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting', 'running')
@@ -179,15 +182,20 @@ async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool>
     .bind(run.task_id.as_uuid())
     .bind(if is_ready { RunState::Queued } else { RunState::Scheduled }.as_str())
     .bind(run.trigger.as_str())
-    .bind(spec.pool.as_str())
-    .bind(spec.priority)
+    .bind(terms.pool.as_str())
+    .bind(terms.priority)
     .bind(run.delay.as_millis_i64())
-    .bind(int(spec.max_attempts))
-    .bind(spec.timeout.map(|timeout| timeout.as_millis_i64()))
-    .bind(permit.as_ref().map(|(key, _)| key.as_str()))
-    .bind(permit.as_ref().map(|(_, max)| int(*max)))
+    .bind(int(terms.max_attempts))
+    .bind(terms.timeout.map(Span::as_millis_i64))
+    .bind(key)
+    .bind(key_max)
     .bind(run.dedupe_key.as_ref().map(|key| key.as_str()))
     .bind(run.input.as_ref().map(JsonText::as_str))
+    .bind(terms.is_pull)
+    .bind(terms.start_deadline.map(Span::as_millis_i64))
+    .bind(pace_key)
+    .bind(pace)
+    .bind(terms.retention.map(Span::as_millis_i64))
     .fetch_optional(&mut **tx)
     .await
     .map_err(fault)?;

@@ -8,7 +8,8 @@ use switchboard_model::feed::SignalKind;
 use switchboard_model::fire::{DueTask, FirePlan, PlannedRun};
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::run::{SkipCause, SkipRange, Trigger, clean_error};
-use switchboard_model::task::{Overlap, TaskSpec};
+use switchboard_model::span::Span;
+use switchboard_model::task::{Overlap, RunTerms, TaskSpec};
 use switchboard_store_api::{DueTasks, FireReport, StoreResult};
 use uuid::Uuid;
 
@@ -229,39 +230,52 @@ fn range_of(dropped: &[PlannedRun], cause: SkipCause) -> Option<SkipRange> {
 }
 
 async fn insert_runs(tx: &mut Tx, firings: &[Firing<'_>]) -> StoreResult<u64> {
-    let runs: Vec<(&TaskSpec, TaskId, PlannedRun)> = firings
+    let runs: Vec<(RunTerms<'_>, TaskId, PlannedRun)> = firings
         .iter()
-        .flat_map(|firing| firing.runs.iter().map(|run| (&firing.plan.task.spec, firing.plan.task.id, *run)))
+        .flat_map(|firing| {
+            let task = &firing.plan.task;
+            firing.runs.iter().map(|run| (task.spec.terms(task.id), task.id, *run))
+        })
         .collect();
     if runs.is_empty() {
         return Ok(0);
     }
     let (keys, key_maxima): (Vec<_>, Vec<_>) =
-        runs.iter().map(|(spec, id, _)| spec.permit(*id).map(|(key, max)| (key, int(max))).unzip()).unzip();
+        runs.iter().map(|(terms, ..)| terms.permit.clone().map(|(key, max)| (key, int(max))).unzip()).unzip();
+    let (pace_keys, paces): (Vec<_>, Vec<_>) =
+        runs.iter().map(|(terms, ..)| terms.pace.clone().map(|(key, rate)| (key, rate.to_string())).unzip()).unzip();
+    let deadline = |terms: &RunTerms<'_>, run: &PlannedRun| Some(run.scheduled_for + terms.start_deadline?.to_delta());
     let trigger = |run: &PlannedRun| if run.is_catch_up { Trigger::CatchUp } else { Trigger::Schedule };
     let pools: Vec<String> = sqlx::query_scalar(
         "-- runs.insert_fired
          INSERT INTO switchboard.runs
              (id, task_id, state, trigger, pool, priority, run_at, scheduled_for, max_attempts, timeout_ms,
-              key, key_max, created_at)
+              key, key_max, created_at, is_pull, start_by, pace_key, pace, keep_ms)
          SELECT id, task_id, 'queued', trigger, pool, priority, scheduled_for, scheduled_for, max_attempts,
-                timeout_ms, key, key_max, clock_timestamp()
+                timeout_ms, key, key_max, clock_timestamp(), is_pull, start_by, pace_key, pace, keep_ms
          FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::timestamptz[],
-                     $7::integer[], $8::bigint[], $9::text[], $10::integer[])
-             AS planned (id, task_id, trigger, pool, priority, scheduled_for, max_attempts, timeout_ms, key, key_max)
+                     $7::integer[], $8::bigint[], $9::text[], $10::integer[], $11::boolean[], $12::timestamptz[],
+                     $13::text[], $14::text[], $15::bigint[])
+             AS planned (id, task_id, trigger, pool, priority, scheduled_for, max_attempts, timeout_ms, key, key_max,
+                         is_pull, start_by, pace_key, pace, keep_ms)
          ON CONFLICT (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL DO NOTHING
          RETURNING pool",
     )
     .bind(runs.iter().map(|_| RunId::new().as_uuid()).collect::<Vec<_>>())
     .bind(runs.iter().map(|(_, id, _)| id.as_uuid()).collect::<Vec<_>>())
     .bind(runs.iter().map(|(.., run)| trigger(run).as_str()).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(spec, ..)| spec.pool.as_str()).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(spec, ..)| spec.priority).collect::<Vec<_>>())
+    .bind(runs.iter().map(|(terms, ..)| terms.pool.as_str()).collect::<Vec<_>>())
+    .bind(runs.iter().map(|(terms, ..)| terms.priority).collect::<Vec<_>>())
     .bind(runs.iter().map(|(.., run)| run.scheduled_for).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(spec, ..)| int(spec.max_attempts)).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(spec, ..)| spec.timeout.map(|timeout| timeout.as_millis_i64())).collect::<Vec<_>>())
+    .bind(runs.iter().map(|(terms, ..)| int(terms.max_attempts)).collect::<Vec<_>>())
+    .bind(runs.iter().map(|(terms, ..)| terms.timeout.map(Span::as_millis_i64)).collect::<Vec<_>>())
     .bind(keys)
     .bind(key_maxima)
+    .bind(runs.iter().map(|(terms, ..)| terms.is_pull).collect::<Vec<_>>())
+    .bind(runs.iter().map(|(terms, _, run)| deadline(terms, run)).collect::<Vec<_>>())
+    .bind(pace_keys)
+    .bind(paces)
+    .bind(runs.iter().map(|(terms, ..)| terms.retention.map(Span::as_millis_i64)).collect::<Vec<_>>())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;

@@ -8,7 +8,7 @@ use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind}
 use switchboard_model::run::{Ending, Finish, LeasedRun, NewRun, RunState, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_store_api::{AppendOutcome, FinishOutcome, LeaseRequest, Stores, WriteContext};
+use switchboard_store_api::{AppendOutcome, FinishOutcome, LeaseRequest, Stores, WorkerKind, WriteContext};
 use switchboard_store_conformance::Backend as _;
 
 use crate::backend::PgBackend;
@@ -29,14 +29,29 @@ async fn create_task(stores: &Stores, text: &str) -> TaskId {
 
 async fn trigger(stores: &Stores, task_id: TaskId) -> RunId {
     let (id, delay) = (RunId::new(), Span::default());
-    let run = NewRun { id, task_id, trigger: Trigger::Manual, input: None, delay, dedupe_key: None };
+    let run = NewRun {
+        id,
+        task_id,
+        trigger: Trigger::Manual,
+        input: None,
+        delay,
+        dedupe_key: None,
+        dedupe_scope: Default::default(),
+    };
     stores.runs.trigger(&context(), &run).await.unwrap().now().unwrap();
     id
 }
 
 async fn lease(stores: &Stores) -> Vec<LeasedRun> {
     let (instance, lease) = (InstanceId::boot("worker"), Span::from_secs(60));
-    let request = LeaseRequest { instance, pools: vec![PoolName::default_pool()], limit: 10, lease };
+    let request = LeaseRequest {
+        holder: instance,
+        kind: WorkerKind::Replica,
+        request: None,
+        pools: vec![PoolName::default_pool()],
+        limit: 10,
+        lease,
+    };
     stores.runs.lease(&request).await.unwrap().runs
 }
 

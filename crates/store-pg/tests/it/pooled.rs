@@ -10,7 +10,7 @@ use switchboard_model::page::PageRequest;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
 use switchboard_model::run::{Ending, Finish, NewRun, RunState, Trigger};
 use switchboard_model::span::Span;
-use switchboard_store_api::{FinishOutcome, LeaseRequest, LimitTake, RenewOutcome, Renewal, WriteContext};
+use switchboard_store_api::{FinishOutcome, LeaseRequest, LimitTake, RenewOutcome, Renewal, WorkerKind, WriteContext};
 use switchboard_store_conformance::Backend as _;
 use switchboard_store_pg::PgOptions;
 
@@ -34,11 +34,18 @@ async fn every_kind_of_statement_works_behind_a_pooler() {
         input: None,
         delay: Span::default(),
         dedupe_key: None,
+        dedupe_scope: Default::default(),
     };
     stores.runs.trigger(&context, &run).await.unwrap();
     let lease = Span::from_secs(60);
-    let request =
-        LeaseRequest { instance: InstanceId::boot("w"), pools: vec![PoolName::default_pool()], limit: 5, lease };
+    let request = LeaseRequest {
+        kind: WorkerKind::Replica,
+        request: None,
+        holder: InstanceId::boot("w"),
+        pools: vec![PoolName::default_pool()],
+        limit: 5,
+        lease,
+    };
     let leased = stores.runs.lease(&request).await.unwrap().runs.remove(0);
     let renewal = Renewal { id: leased.id, fence: leased.fence };
     assert_eq!(stores.runs.renew(&[renewal], lease).await.unwrap(), [RenewOutcome::Renewed]);

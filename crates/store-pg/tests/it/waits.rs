@@ -87,7 +87,15 @@ async fn create_task(stores: &Stores) -> TaskId {
 }
 
 fn new_run(task_id: TaskId, trigger: Trigger) -> NewRun {
-    NewRun { id: RunId::new(), task_id, trigger, input: None, delay: Span::default(), dedupe_key: None }
+    NewRun {
+        id: RunId::new(),
+        task_id,
+        trigger,
+        input: None,
+        delay: Span::default(),
+        dedupe_key: None,
+        dedupe_scope: Default::default(),
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{LeasedRun, RunState};
 use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
-use switchboard_store_api::{LeaseBatch, LeaseRequest, RenewOutcome, Renewal, StoreError};
+use switchboard_store_api::{LeaseBatch, LeaseRequest, RenewOutcome, Renewal, StoreError, WorkerKind};
 use uuid::Uuid;
 
 use super::finish::{Current, Departure, depart, record};
@@ -52,9 +52,9 @@ pub(super) async fn lease(change: &mut Change, request: LeaseRequest) -> DbResul
         }
         let fence = next_fence(change).await?;
         let until = later(change.now, request.lease);
-        match leased(&candidate, fence, change.now) {
+        match leased(&candidate, fence, (change.now, until)) {
             Ok(run) => {
-                hold(change, &run, request.instance.as_str(), until).await?;
+                hold(change, &run, request.holder.as_str(), until).await?;
                 batch.runs.push(run);
             }
             Err(error) => {
@@ -77,9 +77,10 @@ async fn candidates(change: &mut Change, request: &LeaseRequest) -> DbResult<Vec
             SELECT runs.id, task_id, name, spec, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed,
                 timeout_ms, key, key_max, input
             FROM runs JOIN tasks ON tasks.id = task_id LEFT JOIN run_details ON run_id = runs.id
-            WHERE state = 'queued' AND pool = ? ORDER BY priority, run_at, runs.id LIMIT ?",
+            WHERE state = 'queued' AND pool = ? AND is_pull = ? ORDER BY priority, run_at, runs.id LIMIT ?",
         )
         .bind(pool.as_str())
+        .bind(request.kind == WorkerKind::External)
         .bind(request.limit)
         .fetch_all(&mut change.connection)
         .await?;
@@ -113,7 +114,7 @@ async fn next_fence(change: &mut Change) -> DbResult<Fence> {
 }
 
 /// Makes what the worker is handed.
-fn leased(candidate: &Candidate, fence: Fence, now: i64) -> DbResult<LeasedRun> {
+fn leased(candidate: &Candidate, fence: Fence, (now, until): (i64, i64)) -> DbResult<LeasedRun> {
     let corrupt = |error| StoreError::corrupt("task", error);
     let spec: TaskSpec = serde_json::from_str(&candidate.spec).map_err(corrupt)?;
     let input = candidate.input.clone().map(JsonText::parse).transpose();
@@ -128,6 +129,7 @@ fn leased(candidate: &Candidate, fence: Fence, now: i64) -> DbResult<LeasedRun> 
         scheduled_for: candidate.scheduled_for.map(instant).transpose()?,
         run_at: instant(candidate.run_at)?,
         leased_at: instant(now)?,
+        lease_until: instant(until)?,
         timeout: candidate.timeout_ms.map(|ms| Span::from_millis(ms.unsigned_abs())),
         backoff: spec.backoff,
         action: spec.action,

@@ -127,7 +127,7 @@ pub(super) async fn promote(change: &mut Change, limit: u32) -> DbResult<Promote
     )
     .fetch_all(&mut change.connection)
     .await?;
-    let mut report = PromoteReport { due: due.len() as u64, permitted: 0 };
+    let mut report = PromoteReport { due: due.len() as u64, ..PromoteReport::default() };
     let mut freed = Freed { keys: BTreeSet::new(), pools: due.into_iter().collect() };
     let mut left = limit;
     for key in keys {

@@ -35,28 +35,35 @@ pub(crate) struct Draft<'a> {
 /// Inserts a run, ready or scheduled; `false` means that its occurrence has a run already.
 pub(crate) async fn insert(change: &mut Change, draft: &Draft<'_>) -> DbResult<bool> {
     let state = if draft.run_at > change.now { RunState::Scheduled } else { RunState::Queued };
-    let (key, key_max) = draft.spec.permit(draft.task_id).unzip();
+    let terms = draft.spec.terms(draft.task_id);
+    let (key, key_max) = terms.permit.unzip();
+    let (pace_key, pace) = terms.pace.map(|(key, rate)| (key, rate.to_string())).unzip();
     let inserted = sqlx::query(
         "-- runs.insert
         INSERT INTO runs (id, task_id, state, trigger, pool, priority, run_at, scheduled_for, max_attempts, timeout_ms,
-            key, key_max, dedupe_key, created_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+            key, key_max, dedupe_key, created_at, is_pull, start_by, pace_key, pace, keep_ms)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         ON CONFLICT (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL DO NOTHING",
     )
     .bind(draft.id.as_uuid())
     .bind(draft.task_id.as_uuid())
     .bind(state.as_str())
     .bind(draft.trigger.as_str())
-    .bind(draft.spec.pool.as_str())
-    .bind(draft.spec.priority)
+    .bind(terms.pool.as_str())
+    .bind(terms.priority)
     .bind(draft.run_at)
     .bind(draft.scheduled_for)
-    .bind(draft.spec.max_attempts)
-    .bind(draft.spec.timeout.map(Span::as_millis_i64))
+    .bind(terms.max_attempts)
+    .bind(terms.timeout.map(Span::as_millis_i64))
     .bind(key)
     .bind(key_max)
     .bind(draft.dedupe_key.map(ClientKey::as_str))
     .bind(change.now)
+    .bind(terms.is_pull)
+    .bind(terms.start_deadline.map(|deadline| later(draft.run_at, deadline)))
+    .bind(pace_key)
+    .bind(pace)
+    .bind(terms.retention.map(Span::as_millis_i64))
     .execute(&mut change.connection)
     .await?;
     if let Some(input) = draft.input {

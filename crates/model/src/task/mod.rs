@@ -1,161 +1,20 @@
 //! Tasks: stored definitions of what runs, when, and under which policies.
 
+mod action;
+mod policy;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use self::action::{Action, EventAction, EventTarget, HttpAction, HttpMethod, PullAction, SystemAction};
+pub use self::policy::{Backoff, Concurrency, MissedPolicy, Overlap, RateLimit};
 use crate::Timestamp;
-use crate::identity::{ConcurrencyKey, EventName, PoolName, RoomName, TaskName, UserId};
+use crate::identity::{PoolName, TaskName};
 use crate::ids::TaskId;
-use crate::json_text::JsonText;
+use crate::limit::Rate;
 use crate::schedule::{Schedule, ScheduleError};
 use crate::span::Span;
 use crate::wire::code::ErrorCode;
-
-/// What happens to occurrences that were not fired within the misfire grace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum MissedPolicy {
-    /// The latest due occurrence runs; the missed ones before it are recorded as skipped.
-    #[default]
-    Coalesce,
-    /// Every missed occurrence is recorded as skipped.
-    Skip,
-    /// The newest missed occurrences run, oldest first.
-    CatchUp {
-        /// The most occurrences to run.
-        #[schemars(range(min = 1, max = 10_000))]
-        max: u32,
-        /// How far back to look.
-        window: Span,
-    },
-}
-
-/// What happens when a task is due while a run of it is active.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Overlap {
-    /// Runs go side by side.
-    #[default]
-    Allow,
-    /// The new occurrence is recorded as skipped.
-    Skip,
-    /// The new run waits until the active one has ended.
-    Queue,
-    /// The active run is cancelled; the new one starts when it has ended.
-    Replace,
-}
-
-/// How long a failed attempt waits before the next: `min(cap, base · 2^(attempt−1))`, less up to the jitter share.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Backoff {
-    /// The delay after the first attempt.
-    pub base: Span,
-    /// The longest delay.
-    pub cap: Span,
-    /// The share of the delay that chance may take off, 0 to 1.
-    #[schemars(range(min = 0, max = 1))]
-    pub jitter: f64,
-}
-
-impl Default for Backoff {
-    fn default() -> Self {
-        Self { base: Span::from_secs(1), cap: Span::from_secs(600), jitter: 0.2 }
-    }
-}
-
-impl Backoff {
-    /// Returns the delay after `attempt` (1-based); `chance` is a random number in [0, 1).
-    #[must_use]
-    pub fn delay(&self, attempt: u32, chance: f64) -> Span {
-        let doublings = attempt.saturating_sub(1).min(63);
-        let full = self.base.as_millis().saturating_mul(1_u64 << doublings).min(self.cap.as_millis());
-        let off = self.jitter.clamp(0.0, 1.0) * chance.clamp(0.0, 1.0);
-        // Delays are far below 2^53 ms, so the product is exact enough and never negative.
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of at most 1000 years in milliseconds fits"
-        )]
-        let shortened = (full as f64 * (1.0 - off)) as u64;
-        Span::from_millis(shortened)
-    }
-}
-
-/// A fleet-wide limit on runs that go at the same time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Concurrency {
-    /// Runs with the same key share the limit, also over several tasks.
-    pub key: ConcurrencyKey,
-    /// The most runs at the same time, at least 1.
-    #[schemars(range(min = 1))]
-    pub max: u32,
-}
-
-/// What a run does.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// Publishes an event.
-    Event(EventAction),
-    /// Calls a function of the server.
-    System(SystemAction),
-}
-
-impl Action {
-    /// Names the kind of the action, as in its JSON form.
-    #[must_use]
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Event(_) => "event",
-            Self::System(_) => "system",
-        }
-    }
-}
-
-/// Where an event goes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum EventTarget {
-    /// To a room.
-    Room(RoomName),
-    /// To all sockets of a user.
-    User(UserId),
-}
-
-impl EventTarget {
-    /// Returns the room that carries the event.
-    #[must_use]
-    pub fn room(&self) -> RoomName {
-        match self {
-            Self::Room(room) => room.clone(),
-            Self::User(user) => user.room(),
-        }
-    }
-}
-
-/// Publishes an event to a room or a user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct EventAction {
-    /// Where it goes.
-    pub to: EventTarget,
-    /// What it is called.
-    pub event: EventName,
-    /// What it carries; the input of the run when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub payload: Option<JsonText>,
-}
-
-/// Calls a named function from the registry of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SystemAction {
-    /// The name of the function.
-    pub function: String,
-}
 
 /// Everything about a task that people decide.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -181,6 +40,9 @@ pub struct TaskSpec {
     #[serde(default = "default_queue_max")]
     #[schemars(range(min = 1))]
     pub queue_max: u32,
+    /// How long after it became due a run may start; later it is not executed any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub start_deadline: Option<Span>,
     /// How long an attempt may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
@@ -200,6 +62,12 @@ pub struct TaskSpec {
     /// A fleet-wide limit shared by runs with the same key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub concurrency: Option<Concurrency>,
+    /// A fleet-wide limit on how often runs start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimit>,
+    /// How long ended runs are kept; as long as the operator configured when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Span>,
 }
 
 fn yes() -> bool {
@@ -280,8 +148,9 @@ impl TaskSpec {
         if !(0.0..=1.0).contains(&self.backoff.jitter) {
             return refuse("backoff.jitter", "must be between 0 and 1");
         }
-        if self.timeout.is_some_and(|timeout| timeout.as_millis() == 0) {
-            return refuse("timeout", "must be longer than 0s");
+        let spans = [("start_deadline", self.start_deadline), ("timeout", self.timeout), ("retention", self.retention)];
+        if let Some((field, _)) = spans.into_iter().find(|(_, span)| span.is_some_and(|span| span.as_millis() == 0)) {
+            return refuse(field, "must be longer than 0s");
         }
         if let MissedPolicy::CatchUp { max: 0 | 10_001.., .. } = self.missed {
             return refuse("missed.catch_up.max", "must be between 1 and 10000");
@@ -297,9 +166,24 @@ impl TaskSpec {
         Ok(self)
     }
 
-    /// Returns the permit that each run of this task needs: its key and the most holders.
+    /// Returns what a run of this task takes with it when it comes into being.
     #[must_use]
-    pub fn permit(&self, id: TaskId) -> Option<(String, u32)> {
+    pub fn terms(&self, id: TaskId) -> RunTerms<'_> {
+        RunTerms {
+            pool: &self.pool,
+            is_pull: self.action.is_pull(),
+            priority: self.priority,
+            max_attempts: self.max_attempts,
+            timeout: self.timeout,
+            start_deadline: self.start_deadline,
+            retention: self.retention,
+            permit: self.permit(id),
+            pace: self.rate_limit.as_ref().map(|limit| (limit.pace_key(id), limit.rate)),
+        }
+    }
+
+    /// Returns the permit that each run of this task needs: its key and the most holders.
+    fn permit(&self, id: TaskId) -> Option<(String, u32)> {
         match (&self.concurrency, self.overlap) {
             (Some(limit), _) => Some((format!("key:{}", limit.key), limit.max)),
             (None, Overlap::Allow) => None,
@@ -312,6 +196,29 @@ impl TaskSpec {
     pub fn moves_next_run(&self, before: &Self) -> bool {
         self.schedule != before.schedule || self.missed != before.missed || self.overlap != before.overlap
     }
+}
+
+/// What a run takes from its task when it comes into being; later edits of the task do not change it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunTerms<'a> {
+    /// The pool whose workers execute it.
+    pub pool: &'a PoolName,
+    /// Whether it waits for an external worker.
+    pub is_pull: bool,
+    /// Lower goes first.
+    pub priority: i16,
+    /// How many attempts it has.
+    pub max_attempts: u32,
+    /// How long an attempt may take.
+    pub timeout: Option<Span>,
+    /// How long after it became due it may start.
+    pub start_deadline: Option<Span>,
+    /// How long it is kept after its end, if not as long as others.
+    pub retention: Option<Span>,
+    /// The permit that it needs while it runs: the key and the most holders.
+    pub permit: Option<(String, u32)>,
+    /// The rate limit that it takes one unit from when it starts: the key and the rate.
+    pub pace: Option<(String, Rate)>,
 }
 
 /// The permit key by which an overlap policy admits one run of a task at a time.
@@ -342,15 +249,6 @@ pub struct Task {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn backoff_doubles_saturates_and_never_exceeds_the_cap() {
-        let backoff = Backoff { base: Span::from_secs(1), cap: Span::from_secs(60), jitter: 0.5 };
-        assert_eq!(backoff.delay(1, 0.0), Span::from_secs(1));
-        assert_eq!(backoff.delay(3, 0.0), Span::from_secs(4));
-        assert_eq!(backoff.delay(3, 0.5), Span::from_secs(3));
-        assert_eq!(backoff.delay(1_000_000, 0.0), Span::from_secs(60));
-    }
 
     #[test]
     fn json_form_is_what_the_documentation_shows() {

@@ -1,0 +1,59 @@
+//! The outbox: what applications leave in their own transactions, relayed by whichever replica is first.
+
+use async_trait::async_trait;
+use switchboard_model::Timestamp;
+use switchboard_model::page::{Page, PageRequest};
+
+use crate::StoreResult;
+
+/// What relaying did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayReport {
+    /// Entries that took effect.
+    pub applied: u64,
+    /// Entries that could not and are kept with their error.
+    pub failed: u64,
+    /// Whether more are left.
+    pub more: bool,
+}
+
+/// An entry that could not take effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedEntry {
+    /// The place of the entry among all entries.
+    pub id: i64,
+    /// What it was: `trigger`.
+    pub kind: String,
+    /// What it was about: the name of a task.
+    pub subject: String,
+    /// Why it could not take effect.
+    pub error: String,
+    /// When it was left.
+    pub created_at: Timestamp,
+    /// When it was tried.
+    pub failed_at: Timestamp,
+}
+
+/// What applications have left. On a database that no application shares it is always empty.
+#[async_trait]
+pub trait OutboxStore: Send + Sync {
+    /// Takes up to `limit` entries in the order in which they were left, and lets each take effect in the same
+    /// transaction; entries that another replica is relaying are passed over. One that cannot take effect is kept with
+    /// its error and does not stop the others.
+    ///
+    /// # Errors
+    /// Fails when the database does; then nothing was relayed.
+    async fn relay(&self, limit: u32) -> StoreResult<RelayReport>;
+
+    /// Lists the entries that could not take effect, newest first.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn failed(&self, page: &PageRequest) -> StoreResult<Page<FailedEntry>>;
+
+    /// Forgets up to `limit` failed entries that are older than `age`.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn sweep(&self, age: switchboard_model::span::Span, limit: u32) -> StoreResult<u64>;
+}

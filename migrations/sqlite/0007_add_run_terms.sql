@@ -1,0 +1,29 @@
+-- What a run takes from its task beside pool and priority, and the request that leased it.
+ALTER TABLE runs ADD COLUMN is_pull INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN lease_request BLOB;
+ALTER TABLE runs ADD COLUMN start_by INTEGER;
+ALTER TABLE runs ADD COLUMN pace_key TEXT;
+ALTER TABLE runs ADD COLUMN pace TEXT;
+ALTER TABLE runs ADD COLUMN is_paced INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE runs ADD COLUMN keep_ms INTEGER;
+ALTER TABLE runs ADD COLUMN prune_at INTEGER;
+
+DROP INDEX runs_ready;
+CREATE INDEX runs_ready ON runs (pool, is_pull, priority, run_at, id) WHERE state = 'queued';
+-- A waiting run waits for a permit of its key, or, when it is paced, for its rate limit.
+DROP INDEX runs_waiting;
+CREATE INDEX runs_waiting ON runs (key, priority, run_at, id) WHERE state = 'waiting' AND NOT is_paced;
+CREATE INDEX runs_paced ON runs (pace_key, priority, run_at, id) WHERE state = 'waiting' AND is_paced;
+CREATE INDEX runs_start_by ON runs (start_by)
+    WHERE start_by IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting');
+-- Runs with a retention of their own leave by `prune_at`, the others by the age that the operator configured.
+DROP INDEX runs_ended;
+CREATE INDEX runs_ended ON runs (finished_at) WHERE finished_at IS NOT NULL AND prune_at IS NULL;
+CREATE INDEX runs_prunable ON runs (prune_at) WHERE prune_at IS NOT NULL;
+
+-- The schedule that a skipped range is counted by; NULL for the occurrences of the present one.
+ALTER TABLE task_skips ADD COLUMN schedule TEXT;
+CREATE INDEX tasks_deleted ON tasks (deleted_at) WHERE deleted_at IS NOT NULL;
+
+-- What a secret is for: `receive` verifies webhooks, `sign` signs the requests of an http action.
+ALTER TABLE webhook_secrets ADD COLUMN purpose TEXT NOT NULL DEFAULT 'receive';
