@@ -40,6 +40,7 @@ pub(crate) async fn measure(bench: &Bench) -> Report {
     for _ in 0..bench.repeats {
         let before = usage(pool).await;
         let began = Instant::now();
+        // The time is what is measured: how much happens while nothing is due.
         tokio::time::sleep(WATCH).await;
         let (after, seconds) = (usage(pool).await, began.elapsed().as_secs_f64());
         statements.push((after.0 - before.0) / seconds);
