@@ -5,6 +5,7 @@
 mod api_keys;
 mod audit;
 mod auth;
+mod bulk;
 mod client;
 mod error;
 mod health;
@@ -22,6 +23,7 @@ mod tickets;
 mod triggers;
 mod users;
 mod webhooks;
+mod work;
 
 pub use client::{Client, ClientOptions};
 pub use error::{ClientError, OpError};

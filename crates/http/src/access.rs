@@ -132,6 +132,15 @@ impl Caller {
         scopes.iter().try_for_each(|scope| self.require(scope))
     }
 
+    /// Insists on executing the runs of some pool as an external worker.
+    ///
+    /// # Errors
+    /// `forbidden` for whoever works on no pool at all.
+    pub(crate) fn require_work(&self) -> ApiResult<()> {
+        let works = self.scopes.iter().any(|held| matches!(held, Scope::Work(_)));
+        if works { Ok(()) } else { self.require(&Scope::Work(None)) }
+    }
+
     /// Insists on what a task will do in the name of the caller.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 pub(crate) mod api_keys;
 pub(crate) mod audit;
 pub(crate) mod auth;
+pub(crate) mod bulk;
 pub(crate) mod events;
 pub(crate) mod hooks;
 pub(crate) mod instances;
@@ -17,3 +18,4 @@ pub(crate) mod tickets;
 pub(crate) mod triggers;
 pub(crate) mod users;
 pub(crate) mod webhook_secrets;
+pub(crate) mod work;

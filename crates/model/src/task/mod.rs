@@ -2,12 +2,14 @@
 
 mod action;
 mod policy;
+mod reference;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::action::{Action, EventAction, EventTarget, HttpAction, HttpMethod, PullAction, SystemAction};
 pub use self::policy::{Backoff, Concurrency, MissedPolicy, Overlap, RateLimit};
+pub use self::reference::TaskRef;
 use crate::Timestamp;
 use crate::identity::{PoolName, TaskName};
 use crate::ids::TaskId;

@@ -3,8 +3,9 @@
 use clap::Subcommand;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
+use switchboard_model::task::TaskRef;
 
-use super::{Limit, TaskRef};
+use super::Limit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunCommand {
@@ -33,5 +34,17 @@ pub(crate) enum RunCommand {
     Retry {
         /// Its id.
         id: RunId,
+    },
+    /// Queues all ended runs again that are in a state, oldest first.
+    Redrive {
+        /// Only runs of this task, by its name or id.
+        #[arg(long, value_name = "TASK")]
+        task: Option<TaskRef>,
+        /// Only runs in this state: dead, failed, cancelled.
+        #[arg(long, value_name = "STATE", default_value = "dead")]
+        state: RunState,
+        /// The most runs; all when absent.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
     },
 }

@@ -5,8 +5,8 @@ use switchboard_model::identity::{ClientKey, TaskName};
 use switchboard_model::ids::WebhookSecretId;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
+use switchboard_model::task::TaskRef;
 
-use super::TaskRef;
 use super::remote::secret;
 
 #[derive(Debug, Subcommand)]
