@@ -97,6 +97,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
     let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
     let feed_status = feed.status();
+    let pull = scheduler.pull_queue();
 
     let membership = NewInstance {
         id: instance.clone(),
@@ -125,6 +126,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         stores: stores.clone(),
         hub: Arc::clone(&hub),
         publisher: publisher.clone(),
+        pull,
         operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
         feed: feed_status,
         prometheus,

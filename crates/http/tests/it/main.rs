@@ -5,6 +5,7 @@
 mod access;
 mod api_keys;
 mod audit;
+mod bulk;
 mod document;
 mod edge;
 mod errors;
@@ -23,3 +24,4 @@ mod tokens;
 mod triggers;
 mod users;
 mod webhooks;
+mod work;

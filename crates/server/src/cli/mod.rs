@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use self::api_key::ApiKeyCommand;
 pub(crate) use self::audit::AuditCommand;
 pub(crate) use self::event::{PublishCommand, Start, TailCommand};
-pub(crate) use self::fleet::{FleetCommand, PoolMost};
+pub(crate) use self::fleet::FleetCommand;
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
@@ -30,7 +30,7 @@ pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskComman
 pub(crate) use self::token::{KeyKind, TokenCommand};
 pub(crate) use self::user::{PasswordSource, UserCommand, UserRef};
 pub(crate) use self::webhook::WebhookCommand;
-pub(crate) use self::work::WorkCommand;
+pub(crate) use self::work::{Held, WorkCommand};
 
 /// A durable scheduler and event bus on one SQLite file or on PostgreSQL with any number of replicas.
 #[derive(Debug, Parser)]

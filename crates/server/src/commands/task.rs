@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, bail, ensure};
 use switchboard_client::{Client, ClientError, Triggered};
 use switchboard_model::ids::TaskId;
-use switchboard_model::run::{DedupeScope, Run, RunState};
+use switchboard_model::run::{Run, RunState};
 use switchboard_model::schedule::{Every, Remark, Schedule};
 use switchboard_model::span::Span;
-use switchboard_model::task::{Action, PullAction, Task};
+use switchboard_model::task::{Action, PullAction, Task, TaskRef};
 use switchboard_model::timetable::Cron;
 use switchboard_model::wire::rest::{PreviewRequest, TriggerRequest};
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use super::apply::{self, Mode};
 use super::listing::collect;
 use super::{Session, documents, json_argument, remotely};
-use crate::cli::{PreviewSource, RemoteCommand, TaskCommand, TaskRef};
+use crate::cli::{PreviewSource, RemoteCommand, TaskCommand};
 use crate::output::{self, maybe, time};
 
 /// Does one thing with tasks.
@@ -64,15 +64,10 @@ async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
             let next = time(task.next_run_at);
             form.done(&task, format_args!("Resumed task {}; it is due next at {next}.", task.spec.name))
         }
-        TaskCommand::Trigger { task, input, wait, delay, dedupe_key } => {
+        TaskCommand::Trigger { task, input, wait, delay, dedupe_key, dedupe_scope } => {
             let input = input.map(|text| json_argument("input", text)).transpose()?;
-            trigger(
-                session,
-                &task,
-                &TriggerRequest { input, delay, dedupe_key, dedupe_scope: DedupeScope::Active },
-                wait,
-            )
-            .await
+            let request = TriggerRequest { input, delay, dedupe_key, dedupe_scope: dedupe_scope.into() };
+            trigger(session, &task, &request, wait).await
         }
         TaskCommand::Preview { source, zone, from, count } => {
             let schedule = schedule(client, source, zone).await?;
