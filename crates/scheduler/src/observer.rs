@@ -27,7 +27,7 @@ pub(crate) struct Wakes {
     pub(crate) pulls: PullWakes,
     /// Whether the fleet settings must be read again.
     pub(crate) settings_changed: AtomicBool,
-    /// Whether runs may be queued for which no permit of this replica was free.
+    /// Whether runs may be queued for which no permit of this replica was free, or no room in their pool.
     pub(crate) wants_permits: AtomicBool,
     /// Grows with every request to cancel a running run.
     pub(crate) cancels: AtomicU64,

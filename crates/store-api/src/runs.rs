@@ -6,6 +6,7 @@ use switchboard_model::identity::PoolName;
 use switchboard_model::ids::{Fence, InstanceId, RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::run::{Finish, LeasedRun, NewRun, OccurrenceRun, Run, RunState};
+use switchboard_model::run_rule::Loss;
 use switchboard_model::span::Span;
 use uuid::Uuid;
 
@@ -103,8 +104,9 @@ pub struct LeaseRequest {
     pub limit: u32,
     /// How long the leases hold without renewal.
     pub lease: Span,
-    /// Identifies the request. A repetition, while leases of the first one hold, is given those runs and no others, so
-    /// that a lost answer loses nothing. Absent when the request will not be repeated.
+    /// Identifies the request. A repetition, while leases of the first one hold, is given those runs and no others,
+    /// whatever its limit, and prolongs the leases, so that a lost answer loses nothing. Absent when the request will
+    /// not be repeated.
     pub request: Option<Uuid>,
 }
 
@@ -116,8 +118,10 @@ pub struct LeaseBatch {
     /// Whether the pass skipped contended keys or moved runs to `waiting`, so that another pass may
     /// find more at once.
     pub again: bool,
-    /// When the next run may start that a rate limit has held back in this pass, counted from now.
+    /// When the next run may start that waits for a rate limit which this pass met, counted from now.
     pub paced_for: Option<Span>,
+    /// Whether the maximum of a pool ended the pass, so that a run which ends may make room for another.
+    pub is_full: bool,
 }
 
 /// A lease to be prolonged.
@@ -162,6 +166,19 @@ pub struct RecoverReport {
     pub cancelled: u64,
     /// Runs whose deadline had passed: queued again or dead like the others, but counted here only.
     pub timed_out: u64,
+}
+
+impl RecoverReport {
+    /// Counts a run under what decided on it.
+    pub fn count(&mut self, loss: Loss) {
+        let counted = match loss {
+            Loss::Cancelled => &mut self.cancelled,
+            Loss::TimedOut => &mut self.timed_out,
+            Loss::Requeued => &mut self.requeued,
+            Loss::Dead => &mut self.dead,
+        };
+        *counted += 1;
+    }
 }
 
 /// What promoting did.

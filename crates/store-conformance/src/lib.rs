@@ -25,15 +25,20 @@ mod feed;
 mod fire;
 mod hostile;
 mod instances;
+mod lease_requests;
 mod limits;
+mod paced;
 mod permits;
+mod pool_limits;
 mod races;
 mod recover;
+mod retention;
 mod room_races;
 mod rooms;
 mod run_races;
 mod runs;
 mod settings;
+mod start_deadline;
 mod sweeps;
 mod tasks;
 mod tickets;
@@ -166,6 +171,57 @@ cases! { $
         cancelling_a_waiting_run_leaves_the_holder_alone,
         a_retried_run_competes_for_its_permit_again,
         delayed_runs_take_no_permit_before_they_are_leased,
+    }
+    pool_limits {
+        a_pool_leases_no_more_than_its_maximum,
+        a_maximum_of_zero_pauses_a_pool,
+        a_limited_pool_stands_in_nobodys_way,
+        only_external_workers_are_given_runs_to_pull,
+        workers_of_both_kinds_share_the_maximum,
+        leasers_never_exceed_the_maximum_of_a_pool,
+    }
+    paced {
+        a_rate_limit_holds_runs_back,
+        a_run_that_waits_for_nothing_waits_for_no_rate,
+        paced_runs_all_run_in_their_order,
+        each_lease_takes_a_unit,
+        a_key_is_shared_by_tasks_with_their_own_rates,
+        promotion_lets_no_more_go_than_the_limit_allows,
+        nobody_overtakes_those_that_wait,
+        a_pool_that_nobody_serves_keeps_no_other_waiting,
+        a_run_held_back_leaves_its_permit_to_the_next,
+        a_waiting_run_can_be_cancelled_whatever_it_waits_for,
+        delayed_runs_take_their_unit_when_they_start,
+        leasers_together_keep_to_the_rate_in_every_window,
+        thousands_that_wait_cost_a_pass_only_what_goes_on,
+    }
+    start_deadline {
+        a_run_that_comes_too_late_is_cancelled,
+        the_deadline_counts_from_when_the_run_is_due,
+        the_first_lease_ends_the_deadline,
+        runs_that_wait_come_too_late_as_well,
+        a_permit_passes_by_those_that_come_too_late,
+        a_retried_run_has_no_deadline,
+        a_run_is_leased_in_time_or_cancelled_but_not_both,
+    }
+    lease_requests {
+        a_repeated_request_is_given_the_same_runs,
+        a_repetition_gives_what_still_holds,
+        an_expired_lease_is_not_given_again,
+        an_empty_answer_is_no_answer_for_ever,
+        equal_requests_at_once_are_given_one_batch,
+        an_end_that_is_reported_again_is_known,
+        one_batch_may_report_a_lease_twice,
+        a_mixed_batch_of_endings_leads_each_run_to_its_state,
+        recovery_raises_the_fence,
+        late_repeated_and_recovered_ends_agree,
+    }
+    retention {
+        a_run_is_kept_as_long_as_its_task_said,
+        every_end_starts_the_retention,
+        a_run_that_is_retried_is_kept,
+        a_batch_deletes_no_more_than_it_is_asked,
+        a_sweep_of_keys_disturbs_no_permit,
     }
     cancel {
         a_run_that_has_not_started_is_cancelled_at_once,

@@ -141,7 +141,8 @@ impl Feed {
                     EXISTS (
                         SELECT FROM unnest($4::text[]) AS served (pool)
                         CROSS JOIN LATERAL (
-                            SELECT FROM switchboard.runs WHERE state = 'queued' AND pool = served.pool LIMIT 1
+                            SELECT FROM switchboard.runs
+                            WHERE state = 'queued' AND pool = served.pool AND NOT is_pull LIMIT 1
                         ) AS ready
                     ) AS has_queued
              FROM facts CROSS JOIN packed",

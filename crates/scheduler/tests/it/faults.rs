@@ -40,6 +40,8 @@ pub(crate) struct FaultyRuns {
     pub(crate) refused: Mutex<Option<RunId>>,
     /// How many calls of `finish` may still go on.
     pub(crate) finishes: Semaphore,
+    /// How many answers of `lease` that hand out runs still get lost.
+    pub(crate) losing_leases: AtomicU32,
 }
 
 impl FaultyRuns {
@@ -51,9 +53,15 @@ impl FaultyRuns {
             failing_finishes: AtomicU32::new(0),
             refused: Mutex::new(None),
             finishes: Semaphore::new(1_000),
+            losing_leases: AtomicU32::new(0),
         });
         (Stores { runs: faulty.clone(), ..stores.clone() }, faulty)
     }
+}
+
+/// Counts down; tells whether the fault still happens.
+fn is_next(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 #[async_trait]
@@ -77,8 +85,7 @@ impl RunStore for FaultyRuns {
 
     async fn finish(&self, finishes: &[Finish]) -> StoreResult<Vec<FinishOutcome>> {
         self.finishes.acquire().await.unwrap().forget();
-        let fails = |left: u32| left.checked_sub(1);
-        if self.failing_finishes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+        if is_next(&self.failing_finishes) {
             return Err(StoreError::Unavailable("as the test wants it".into()));
         }
         let refused = *self.refused.lock();
@@ -101,7 +108,11 @@ impl RunStore for FaultyRuns {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
-        self.inner.lease(request).await
+        let batch = self.inner.lease(request).await?;
+        if !batch.runs.is_empty() && is_next(&self.losing_leases) {
+            return Err(StoreError::Unavailable("as the test wants it".into()));
+        }
+        Ok(batch)
     }
 
     async fn recover(&self, limit: u32) -> StoreResult<RecoverReport> {

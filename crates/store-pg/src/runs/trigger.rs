@@ -234,7 +234,7 @@ pub(super) async fn retry(database: &Arc<Database>, context: &WriteContext, id: 
          )
          UPDATE switchboard.runs
          SET state = 'queued', trigger = 'retry', attempt = 0, run_at = clock_timestamp(), is_reclaimed = false,
-             cancel_requested_at = NULL, started_at = NULL, finished_at = NULL
+             cancel_requested_at = NULL, started_at = NULL, finished_at = NULL, start_by = NULL, prune_at = NULL
          WHERE id = $1 RETURNING pool",
     )
     .bind(id.as_uuid())

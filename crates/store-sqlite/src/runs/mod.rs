@@ -4,7 +4,10 @@ mod cancel;
 mod finish;
 mod lease;
 mod permits;
+mod promote;
 mod recover;
+mod request;
+mod sweep;
 mod trigger;
 
 use async_trait::async_trait;
@@ -104,7 +107,7 @@ impl RunStore for Database {
 
     #[tracing::instrument(name = "db.runs.promote", level = "debug", skip_all)]
     async fn promote(&self, limit: u32) -> StoreResult<PromoteReport> {
-        self.writer.write(Lane::Normal, move |change| Box::pin(permits::promote(change, limit))).await
+        self.writer.write(Lane::Normal, move |change| Box::pin(promote::promote(change, limit))).await
     }
 
     #[tracing::instrument(name = "db.runs.cancel", level = "debug", skip_all)]
@@ -121,6 +124,6 @@ impl RunStore for Database {
 
     #[tracing::instrument(name = "db.runs.sweep", level = "debug", skip_all)]
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
-        self.writer.write(Lane::Normal, move |change| Box::pin(recover::sweep(change, age, limit))).await
+        self.writer.write(Lane::Normal, move |change| Box::pin(sweep::sweep(change, age, limit))).await
     }
 }

@@ -5,6 +5,7 @@ use switchboard_model::identity::ClientKey;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{NewRun, RunState, Trigger};
+use switchboard_model::run_rule::Note;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::fail_point::FailPoint;
@@ -196,14 +197,14 @@ pub(super) async fn retry(change: &mut Change, context: WriteContext, id: RunId)
     sqlx::query(
         "-- runs.retry
         UPDATE runs SET state = 'queued', trigger = 'retry', run_at = ?1, attempt = 0, is_reclaimed = 0,
-            cancel_requested_at = NULL, started_at = NULL, finished_at = NULL
+            cancel_requested_at = NULL, started_at = NULL, finished_at = NULL, start_by = NULL, prune_at = NULL
         WHERE id = ?2",
     )
     .bind(change.now)
     .bind(id.as_uuid())
     .execute(&mut change.connection)
     .await?;
-    record(change, id, None, None).await?;
+    record(change, id, &Note::default()).await?;
     change.signal(SignalKind::PoolQueued, run.pool, 0);
     context::audit(change, &context).await?;
     Ok(RetryOutcome::Queued)
