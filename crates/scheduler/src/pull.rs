@@ -5,6 +5,7 @@
 //! away while its runs are being leased, nobody is told: they expire unless it repeats its request.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ impl PullQueue {
         loop {
             let asked = queue.look();
             let batch = self.runs.lease(&request).await?;
+            queue.found_full.store(batch.is_full, Ordering::SeqCst);
             if let Some(wait) = batch.paced_for {
                 self.wakes.promote.when(wait.to_delta(), asked);
             }
@@ -107,16 +109,17 @@ impl PullQueue {
         }
     }
 
-    /// Records what a worker reports of an attempt.
+    /// Records what a worker reports of an attempt at a run of `pool`.
     ///
     /// # Errors
     /// Fails when the database does; the outcome is then unknown and a repetition is safe.
-    pub async fn finish(&self, finish: Finish) -> StoreResult<FinishOutcome> {
+    pub async fn finish(&self, pool: &PoolName, finish: Finish) -> StoreResult<FinishOutcome> {
         let reported = Instant::now();
         let outcomes = self.runs.finish(std::slice::from_ref(&finish)).await?;
         let outcome = outcomes.into_iter().next().unwrap_or(FinishOutcome::Fenced);
         if let FinishOutcome::Accepted(state) = outcome {
             meters::finished(state);
+            self.wakes.pulls.made_room(pool.as_str());
             if let (RunState::Scheduled, Ending::Retry { delay, .. }) = (state, &finish.ending) {
                 self.wakes.promote.when(delay.to_delta(), reported);
             }
@@ -137,6 +140,14 @@ impl PullWakes {
         }
     }
 
+    /// Takes note of a run that has ended; that matters where the pool has a maximum which was found to be reached.
+    fn made_room(&self, pool: &str) {
+        let waiting = self.0.lock().get(pool).and_then(Weak::upgrade);
+        if let Some(waiting) = waiting.filter(|waiting| waiting.found_full.load(Ordering::SeqCst)) {
+            waiting.turn.notify_one();
+        }
+    }
+
     /// Takes note that runs may be queued in any pool.
     pub(crate) fn all(&self) {
         self.0.lock().values().filter_map(Weak::upgrade).for_each(|waiting| waiting.turn.notify_one());
@@ -148,7 +159,7 @@ impl PullWakes {
             return waiting;
         }
         pools.retain(|_, waiting| waiting.strong_count() > 0);
-        let waiting = Arc::new(Waiting { turn: Notify::new(), looked: Mutex::new(Instant::now()) });
+        let waiting = Arc::new(Waiting::new());
         pools.insert(pool.as_str().to_owned(), Arc::downgrade(&waiting));
         waiting
     }
@@ -160,9 +171,15 @@ struct Waiting {
     turn: Notify,
     /// When one of them last looked.
     looked: Mutex<Instant>,
+    /// Whether the last look found as many runs of the pool as may go.
+    found_full: AtomicBool,
 }
 
 impl Waiting {
+    fn new() -> Self {
+        Self { turn: Notify::new(), looked: Mutex::new(Instant::now()), found_full: AtomicBool::new(false) }
+    }
+
     /// Notes that somebody looks now.
     fn look(&self) -> Instant {
         let now = Instant::now();

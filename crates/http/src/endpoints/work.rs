@@ -6,8 +6,9 @@
 use axum::Json as Body;
 use axum::extract::{FromRequestParts, State};
 use axum::http::request::Parts;
+use sha2::{Digest as _, Sha256};
 use switchboard_model::Timestamp;
-use switchboard_model::identity::PoolName;
+use switchboard_model::identity::{PoolName, WorkerName};
 use switchboard_model::ids::{Fence, RunId};
 use switchboard_model::run::{Ending, Finish, Run, clean_error};
 use switchboard_model::scope::Scope;
@@ -19,6 +20,7 @@ use switchboard_model::wire::work::{
 };
 use switchboard_scheduler::PullRequest;
 use switchboard_store_api::{FinishOutcome, RenewOutcome, Renewal};
+use uuid::Uuid;
 
 use super::runs::existing;
 use crate::access::Caller;
@@ -87,9 +89,22 @@ pub(crate) async fn lease(
     }
     let lease = length(&app, lease)?;
     let until = wait_ends(&app, wait.unwrap_or_default())?;
-    let request = PullRequest { worker, pool, limit: max, lease, request: request_id };
+    let request = identity(&pool, &worker, request_id);
+    let request = PullRequest { worker, pool, limit: max, lease, request };
     let runs = app.pull.lease(request, until, app.lifecycle.draining()).await?;
     Ok(Body(PoolLeaseResponse { runs: runs.into_iter().map(PulledRun::from).collect() }))
+}
+
+/// Binds the identity of a request to its pool and worker: nobody gets the runs of others by guessing it.
+fn identity(pool: &PoolName, worker: &WorkerName, request_id: Uuid) -> Uuid {
+    let mut hash = Sha256::new();
+    // The separators keep the parts apart: names contain no line feed.
+    for part in [pool.as_str().as_bytes(), b"\n", worker.as_str().as_bytes(), b"\n", request_id.as_bytes()] {
+        hash.update(part);
+    }
+    let mut half = [0; 16];
+    half.copy_from_slice(&hash.finalize()[..16]);
+    Uuid::from_bytes(half)
 }
 
 /// Prolongs the lease of a run, though not beyond the end of its time.
@@ -155,7 +170,7 @@ pub(crate) async fn release(
 }
 
 async fn report(app: &AppState, run: &Run, fence: Fence, ending: Ending) -> ApiResult<Body<ReportResponse>> {
-    match app.pull.finish(Finish { id: run.id, fence, ending }).await? {
+    match app.pull.finish(&run.pool, Finish { id: run.id, fence, ending }).await? {
         FinishOutcome::Accepted(state) | FinishOutcome::Repeated(state) => Ok(Body(ReportResponse { state })),
         FinishOutcome::Fenced => Err(fenced()),
     }

@@ -94,10 +94,14 @@ async fn a_lease_that_is_asked_for_twice_gives_the_same_runs() {
         trigger(&replica, &task, input).await;
     }
     let body = request(json!({"max": 2}));
-    let ask = async || replica.ask("POST", "/api/v1/pools/default/lease", &body).await.json();
-    let (first, again) = (ask().await, ask().await);
-    assert_eq!(first, again);
-    assert_eq!(first["runs"].as_array().unwrap().len(), 2);
+    let ask = async |pool: &str| {
+        let answer = replica.ask("POST", &format!("/api/v1/pools/{pool}/lease"), &body).await.json();
+        let runs = answer["runs"].as_array().unwrap().iter();
+        runs.map(|run| (run["id"].to_string(), run["fence"].as_i64())).collect::<Vec<_>>()
+    };
+    let (first, again) = (ask("default").await, ask("default").await);
+    assert_eq!((first.len(), &first), (2, &again));
+    assert_eq!(ask("other").await, [], "a request is one to its pool");
     let third = lease(&replica, "default", json!({"max": 2})).await.json();
     assert_eq!(third["runs"].as_array().unwrap().len(), 1, "another request gets what is left");
 }

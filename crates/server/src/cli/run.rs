@@ -1,5 +1,7 @@
 //! Commands about runs.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
@@ -19,6 +21,13 @@ pub(crate) enum RunCommand {
         state: Option<RunState>,
         #[command(flatten)]
         limit: Limit,
+    },
+    /// Makes many runs in one commit; a refused one does not affect the others.
+    Create {
+        /// The runs as JSON, in a list or one after the other: {"task": "NAME", "input": …, "delay": "5m",
+        /// "dedupe_key": "…", "dedupe_scope": "forever"}; only the task must be there. - is standard input.
+        #[arg(long, short = 'f', value_name = "FILE")]
+        file: PathBuf,
     },
     /// Shows a run.
     Get {

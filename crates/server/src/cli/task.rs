@@ -23,7 +23,7 @@ pub(crate) enum TaskCommand {
         /// Its name or id.
         task: TaskRef,
     },
-    /// Creates the task that a file defines.
+    /// Creates the tasks that files define: several in one commit, of which a refused one does not affect the others.
     Create {
         #[command(flatten)]
         documents: Documents,

@@ -4,6 +4,7 @@ mod accounts;
 mod api_key;
 mod apply;
 mod audit;
+mod bulk;
 mod documents;
 mod failure;
 mod fleet;

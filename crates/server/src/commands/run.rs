@@ -10,7 +10,7 @@ use switchboard_model::wire::rest::{CancelProgress, CancelResponse};
 
 use super::listing::collect;
 use super::task::id_of;
-use super::{Session, remotely};
+use super::{Session, bulk, remotely};
 use crate::cli::{RemoteCommand, RunCommand};
 use crate::output::{maybe, time};
 
@@ -39,6 +39,7 @@ async fn obey(session: &Session, command: RunCommand) -> Result<()> {
                 ]
             })
         }
+        RunCommand::Create { file } => bulk::trigger_runs(session, &file).await,
         RunCommand::Get { id } => form.one(&client.get_run(id).await?),
         RunCommand::Cancel { id } => {
             let outcome = client.cancel_run(id).await?;

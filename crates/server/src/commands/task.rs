@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::apply::{self, Mode};
 use super::listing::collect;
-use super::{Session, documents, json_argument, remotely};
+use super::{Session, bulk, documents, json_argument, remotely};
 use crate::cli::{PreviewSource, RemoteCommand, TaskCommand};
 use crate::output::{self, maybe, time};
 
@@ -42,7 +42,7 @@ async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
         TaskCommand::Get { task } => form.one(&get(client, &task).await?),
         TaskCommand::Create { documents } => {
             let specs = documents::read(&documents)?;
-            let [spec] = specs.as_slice() else { bail!("create takes one task; `task apply` takes several") };
+            let [spec] = specs.as_slice() else { return bulk::create_tasks(session, specs).await };
             let made = client.create_task(spec).await?;
             form.done(&made, format_args!("Created task {} ({}).", made.spec.name, made.id))
         }

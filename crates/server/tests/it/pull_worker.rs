@@ -12,7 +12,7 @@ use switchboard_model::run::{Run, RunState};
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
 use switchboard_model::wire::rest::{ApiKeyRequest, TriggerRequest};
-use switchboard_model::wire::work::PoolLeaseRequest;
+use switchboard_model::wire::work::{PoolLeaseRequest, PulledRun};
 use switchboard_testkit::{Cluster, ledger, wait_until};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -211,7 +211,8 @@ async fn a_lost_answer_loses_no_run(cluster: Cluster) {
     };
     let lost = client(0).lease_runs(&pool, &request).await.unwrap();
     let again = client(cluster.size() - 1).lease_runs(&pool, &request).await.unwrap();
-    assert_eq!((lost.len(), &lost), (2, &again));
+    let names = |runs: &[PulledRun]| runs.iter().map(|run| (run.id, run.fence)).collect::<Vec<_>>();
+    assert_eq!((lost.len(), names(&lost)), (2, names(&again)));
     // Nobody works on them, so the worker gets what is left, and then these.
     workers.start("one", &cluster.base_urls()[0]);
     for run in &lost {
