@@ -38,7 +38,7 @@ pub(crate) async fn list(
     Query(query): Query<OccurrenceQuery>,
 ) -> ApiResult<Body<Page<Occurrence>>> {
     let limit = within(query.limit.unwrap_or(PageRequest::default().limit), MAX_PAGE)?;
-    let now = app.now()?;
+    let now = app.stores.schedule_clock.set_time().map_or_else(|| app.now(), Ok)?;
     // The page after the first one goes on below the cursor.
     let to = query.cursor.or(query.to).unwrap_or(now);
     let from = query.from.unwrap_or(Timestamp::UNIX_EPOCH);
