@@ -52,7 +52,7 @@ impl Workers {
         let errors = output.try_clone().unwrap();
         let child = Command::new("python3")
             .arg(script)
-            .args(["words", "--name", name, "--lease", "2", "--wait", "5"])
+            .args(["words", "--name", name, "--lease", "6", "--wait", "5"])
             .env("SWITCHBOARD_URL", url)
             .env("SWITCHBOARD_API_KEY", self.key.expose())
             .env("NO_PROXY", "*")
