@@ -66,12 +66,7 @@ pub fn arm(spec: TaskSpec, now: Timestamp) -> Result<Armed, TaskSpecError> {
     with_future(Armed { spec, arming, skips })
 }
 
-/// Checks an edit of a task that is armed as `was` and arms it at `now`. `None` means that nothing changed. A
-/// definition that cannot be read is replaced as a whole: `before` is absent.
-///
-/// Under the same schedule and policies, an active task keeps its next occurrence, and a paused one that becomes active
-/// is [resumed](resume). Otherwise what was due by the old definition and not fired is recorded, as missed or paused,
-/// and the new one counts from now.
+/// Checks an edit of a task that is armed as `was` and [rearms](rearm) it at `now`. `None` means that nothing changed.
 ///
 /// # Errors
 /// [`TaskSpecError`] says why it is refused; one that comes into force needs an occurrence in the future.
@@ -82,14 +77,29 @@ pub fn edit(
     now: Timestamp,
 ) -> Result<Option<Armed>, TaskSpecError> {
     let spec = wanted.keeping_anchor(before).checked(now)?;
-    if before == Some(&spec) {
-        return Ok(None);
-    }
+    if before == Some(&spec) { Ok(None) } else { rearm(before, was, spec, now).map(Some) }
+}
+
+/// Arms an edited task at `now` that is armed as `was`. A definition that cannot be read is replaced as a whole:
+/// `before` is absent.
+///
+/// Under the same schedule and policies, an active task keeps its next occurrence. One that becomes active under the
+/// same schedule is [resumed](resume). Otherwise what was due by the old definition and not fired is recorded, as
+/// missed or paused, and the new one counts from now.
+///
+/// # Errors
+/// A schedule that comes into force without an occurrence in the future is refused.
+pub fn rearm(
+    before: Option<&TaskSpec>,
+    was: Arming,
+    spec: TaskSpec,
+    now: Timestamp,
+) -> Result<Armed, TaskSpecError> {
     let had = before.and_then(|before| before.schedule.as_ref());
     let stays = before.is_some_and(|before| !spec.moves_next_run(before));
     let is_same_schedule = before.is_some() && had == spec.schedule.as_ref();
     let (arming, skips) = match (was.is_active, spec.is_active, was.paused_from) {
-        (true, true, _) | (false, false, _) if stays => (was, vec![]),
+        (true, true, _) | (false, false, _) if stays => return Ok(Armed { spec, arming: was, skips: vec![] }),
         (true, false, _) if stays => {
             // An occurrence that is due and not fired yet belongs to the pause.
             let paused_from = Some(was.next_run_at.unwrap_or(now));
@@ -105,8 +115,7 @@ pub fn edit(
             (arming, left.into_iter().chain(stored(gaps, spec.schedule.as_ref())).collect())
         }
     };
-    let armed = Armed { spec, arming, skips };
-    if was.is_active && stays { Ok(Some(armed)) } else { with_future(armed).map(Some) }
+    with_future(Armed { spec, arming, skips })
 }
 
 /// Lets the schedule count from now; returns the occurrences too that a gap skips before the first one.

@@ -5,7 +5,7 @@
 
 mod arming;
 
-pub use self::arming::{Armed, Arming, Resumed, arm, edit, resume};
+pub use self::arming::{Armed, Arming, Resumed, arm, edit, rearm, resume};
 use crate::Timestamp;
 use crate::ids::TaskId;
 use crate::run::{SkipCause, SkipRange, StoredSkip};
