@@ -193,6 +193,30 @@ impl TaskSpec {
         }
     }
 
+    /// Returns how many runs may come into being beside `active` ones that have not ended. Under `replace` these give
+    /// way to a new one.
+    #[must_use]
+    pub fn room(&self, active: u64) -> u64 {
+        match self.overlap {
+            Overlap::Allow | Overlap::Replace => u64::MAX,
+            Overlap::Skip => u64::from(active == 0),
+            Overlap::Queue => u64::from(self.queue_max).saturating_sub(active),
+        }
+    }
+
+    /// Gives an interval that names no anchor the one it had, if it is the same interval.
+    #[must_use]
+    pub fn keeping_anchor(mut self, before: Option<&Self>) -> Self {
+        if let Some(Schedule::Every(new)) = &mut self.schedule
+            && let Some(Schedule::Every(old)) = before.and_then(|before| before.schedule.as_ref())
+            && new.anchor.is_none()
+            && new.interval == old.interval
+        {
+            new.anchor = old.anchor;
+        }
+        self
+    }
+
     /// Tells whether an edit from `before` to `self` must recompute the next occurrence.
     #[must_use]
     pub fn moves_next_run(&self, before: &Self) -> bool {
@@ -240,6 +264,9 @@ pub struct Task {
     pub next_run_at: Option<Timestamp>,
     /// Grows with every edit.
     pub version: i64,
+    /// From which instant on its occurrences are held back, while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_from: Option<Timestamp>,
     /// Why the stored definition cannot be fired, if so.
     pub parked: Option<String>,
     /// When it was created.
