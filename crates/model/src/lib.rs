@@ -13,6 +13,7 @@ pub mod instance;
 pub mod json_text;
 pub mod limit;
 pub mod page;
+pub mod redact;
 pub mod room;
 pub mod run;
 pub mod schedule;
