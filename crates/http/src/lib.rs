@@ -35,6 +35,7 @@ use switchboard_model::ids::InstanceId;
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
+pub use endpoints::webhook_secrets::open_webhook_keys;
 pub use auth::{
     AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyAlgorithm, KeyError, KeyRing,
 };
