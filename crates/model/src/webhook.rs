@@ -16,17 +16,13 @@ pub const WEBHOOK_SECRETS: u32 = 10;
 
 text_enum! {
     /// What a secret of a task is for; a secret serves no other purpose than its own.
+    #[derive(Default)]
     SecretPurpose, "purpose of a secret" {
         /// Verifies the webhooks that trigger the task.
+        #[default]
         Receive = "receive",
         /// Signs the requests that the task sends.
         Sign = "sign",
-    }
-}
-
-impl Default for SecretPurpose {
-    fn default() -> Self {
-        Self::Receive
     }
 }
 

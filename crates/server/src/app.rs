@@ -94,11 +94,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
     let sealer = Arc::new(keys.sealing);
-    let http = HttpRunner {
-        outbound: outbound(config)?,
-        webhooks: Arc::clone(&stores.webhooks),
-        sealer: Arc::clone(&sealer),
-    };
+    let http =
+        HttpRunner { outbound: outbound(config)?, webhooks: Arc::clone(&stores.webhooks), sealer: Arc::clone(&sealer) };
     let event = EventRunner(publisher.clone());
     let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
     let observers: Vec<Arc<dyn FeedObserver>> =

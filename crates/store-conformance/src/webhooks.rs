@@ -165,7 +165,8 @@ pub(crate) async fn a_secret_serves_its_own_purpose_only(backend: &dyn Backend) 
     let task = create(&stores, &spec("deploy", |_| {})).await.id;
     let other = create(&stores, &spec("other", |_| {})).await.id;
     let new = |purpose, ttl| NewWebhookSecret { purpose, ttl, ..new_secret(task) };
-    let signing = async |task| stores.webhooks.signing(task).await.unwrap().into_iter().map(|secret| secret.id).collect();
+    let signing =
+        async |task| stores.webhooks.signing(task).await.unwrap().into_iter().map(|secret| secret.id).collect();
     let none: Vec<WebhookSecretId> = signing(task).await;
     assert_eq!(none, []);
     let brief = add(&stores, &new(SecretPurpose::Sign, Some(SHORT))).await;

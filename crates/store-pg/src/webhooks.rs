@@ -9,7 +9,9 @@ use switchboard_model::ids::{TaskId, WebhookSecretId};
 use switchboard_model::webhook::{
     NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
 };
-use switchboard_store_api::{StoreError, StoreResult, WebhookSecretOutcome, WebhookStore, WebhookTarget, WriteContext, Written};
+use switchboard_store_api::{
+    StoreError, StoreResult, WebhookSecretOutcome, WebhookStore, WebhookTarget, WriteContext, Written,
+};
 use uuid::Uuid;
 
 use crate::connect::Database;

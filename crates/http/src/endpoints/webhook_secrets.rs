@@ -7,7 +7,9 @@ use serde_json::json;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{TaskId, WebhookSecretId};
 use switchboard_model::page::Page;
-use switchboard_model::webhook::{NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret};
+use switchboard_model::webhook::{
+    NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
+};
 use switchboard_model::webhook_signature::WebhookKey;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{WebhookSecretRequest, WebhookSecretResponse};

@@ -185,7 +185,8 @@ fn by_name(text: &str, word: &str) -> Option<(usize, usize)> {
 
 /// Returns the length of a value without quotes; the name of a scheme goes with the credential that follows it.
 fn bare_value(value: &str) -> usize {
-    let is_value = |c: char| !c.is_whitespace() && !matches!(c, '&' | ',' | ';' | '"' | '\'' | '<' | '>' | '\\' | '{' | '}');
+    let is_value =
+        |c: char| !c.is_whitespace() && !matches!(c, '&' | ',' | ';' | '"' | '\'' | '<' | '>' | '\\' | '{' | '}');
     let first = run(value, is_value);
     let is_scheme = ["bearer", "basic"].iter().any(|scheme| value[..first].eq_ignore_ascii_case(scheme));
     match value[first..].strip_prefix(' ') {
@@ -291,7 +292,9 @@ mod tests {
     #[test]
     fn hostile_texts_take_linear_time() {
         let start = std::time::Instant::now();
-        for part in ["eyJ-ghp_", "://", "password ", "-----BEGIN ", "Bearer  ", "eyJaaaaaaaa.", "token=", "\\\"", "[redacted"] {
+        for part in
+            ["eyJ-ghp_", "://", "password ", "-----BEGIN ", "Bearer  ", "eyJaaaaaaaa.", "token=", "\\\"", "[redacted"]
+        {
             let text = part.repeat(200_000 / part.len());
             let _ = replaced(&text);
         }

@@ -77,8 +77,7 @@ const TAKEN_HEADERS: [&str; 10] = [
 const TAKEN_PREFIXES: [&str; 3] = ["proxy-", "switchboard-", "webhook-"];
 
 /// What occurs in the names of headers whose values are secrets.
-const SECRET_NAMES: [&str; 8] =
-    ["auth", "cookie", "credential", "key", "password", "secret", "signature", "token"];
+const SECRET_NAMES: [&str; 8] = ["auth", "cookie", "credential", "key", "password", "secret", "signature", "token"];
 
 impl HttpAction {
     /// The longest URL, in bytes.
@@ -153,14 +152,18 @@ fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
     let mut seen = std::collections::BTreeSet::new();
     for (name, value) in headers {
         if !is_header_name(name) {
-            return Err(format!("has the name {name:?}; names are 1 to 100 letters, digits, or one of !#$%&'*+-.^_`|~"));
+            return Err(format!(
+                "has the name {name:?}; names are 1 to 100 letters, digits, or one of !#$%&'*+-.^_`|~"
+            ));
         }
         let lower = name.to_ascii_lowercase();
         if TAKEN_HEADERS.contains(&lower.as_str()) || TAKEN_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
             return Err(format!("must not set {name}, which is set by the server or belongs to the connection"));
         }
         if !is_header_value(value) {
-            return Err(format!("has a value of {name} with other than printable ASCII characters, or a space at an end"));
+            return Err(format!(
+                "has a value of {name} with other than printable ASCII characters, or a space at an end"
+            ));
         }
         if !seen.insert(lower) {
             return Err(format!("sets {name} twice"));
@@ -198,7 +201,8 @@ mod tests {
 
     #[test]
     fn urls_are_absolute_and_carry_no_secret() {
-        for good in ["https://a.example", "http://a.example:8080/x?y=1", "HTTPS://a.example/%20", "http://[2001:db8::1]/"]
+        for good in
+            ["https://a.example", "http://a.example:8080/x?y=1", "HTTPS://a.example/%20", "http://[2001:db8::1]/"]
         {
             assert_eq!(with_url(good).check(), Ok(()), "{good}");
         }
@@ -235,14 +239,16 @@ mod tests {
             let headers = BTreeMap::from([(name.to_owned(), value.to_owned())]);
             HttpAction { headers, ..with_url("https://a.example") }.check()
         };
-        for (name, value) in [("x-a", ""), ("Authorization", "Bearer x"), ("content-type", "text/plain"), ("a!#$", "\t|~")]
+        for (name, value) in
+            [("x-a", ""), ("Authorization", "Bearer x"), ("content-type", "text/plain"), ("a!#$", "\t|~")]
         {
             // A tab may stand between, not at an end.
             let value = value.trim_ascii();
             assert_eq!(with(name, value), Ok(()), "{name}");
         }
         let taken = ["Host", "content-length", "Connection", "transfer-encoding", "TE", "upgrade", "trailer", "expect"];
-        let further = ["proxy-authorization", "Idempotency-Key", "switchboard-fence", "webhook-signature", "keep-alive"];
+        let further =
+            ["proxy-authorization", "Idempotency-Key", "switchboard-fence", "webhook-signature", "keep-alive"];
         for name in taken.into_iter().chain(further).chain(["", "a b", "a:b", "ä", "a\n"]) {
             assert_eq!(with(name, "x").map_err(|error| error.field), Err(HEADERS_FIELD), "{name:?}");
         }

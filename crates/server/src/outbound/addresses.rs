@@ -49,9 +49,7 @@ const fn v6([a, b, c]: [u16; 3], length: u8) -> Ipv6Net {
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !REFUSED_V4.iter().any(|block| block.contains(&address)),
-        IpAddr::V6(address) => {
-            GLOBAL_V6.contains(&address) && !REFUSED_V6.iter().any(|block| block.contains(&address))
-        }
+        IpAddr::V6(address) => GLOBAL_V6.contains(&address) && !REFUSED_V6.iter().any(|block| block.contains(&address)),
     }
 }
 
@@ -76,7 +74,8 @@ mod tests {
         for address in ["192.0.1.0", "198.17.255.255", "198.20.0.0", "223.255.255.255", "168.63.129.17", "11.0.0.0"] {
             assert!(public(address), "{address}");
         }
-        for address in ["2606:4700::1111", "2a00:1450::1", "2001:200::1", "2003::1", "3ffe::1", "2001:4860:4860::8888"] {
+        for address in ["2606:4700::1111", "2a00:1450::1", "2001:200::1", "2003::1", "3ffe::1", "2001:4860:4860::8888"]
+        {
             assert!(public(address), "{address}");
         }
     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, Url, redirect, retry};
 
-pub(crate) use self::policy::{Destination, Policy};
 use self::policy::Verdict;
+pub(crate) use self::policy::{Destination, Policy};
 use self::resolver::{GuardedResolver, Lookup, SystemLookup};
 
 /// How long it may take until there is a connection, the name and TLS included.
@@ -105,7 +105,10 @@ impl Outbound {
         let answered = async { read(building.send().await?).await };
         answered.await.map_err(|error| {
             // Without the URL, whose query may hold a secret.
-            tracing::debug!(error = switchboard_events::error_chain(&error.without_url()), "a request was not answered");
+            tracing::debug!(
+                error = switchboard_events::error_chain(&error.without_url()),
+                "a request was not answered"
+            );
             OutboundError::Unanswered
         })
     }

@@ -165,7 +165,8 @@ mod tests {
         for literal in ["http://8.8.8.8/", "http://134744072", "https://[2606:4700::1111]:8443/"] {
             assert_eq!(judge(&policy, literal), Verdict::Trusted, "{literal}");
         }
-        for name in ["http://localhost/", "http://a.example./", "http://metadata.google.internal/", "http://127.0.0.1.nip.io"]
+        for name in
+            ["http://localhost/", "http://a.example./", "http://metadata.google.internal/", "http://127.0.0.1.nip.io"]
         {
             assert_eq!(judge(&policy, name), Verdict::Guarded, "{name}");
         }
@@ -173,7 +174,8 @@ mod tests {
 
     #[test]
     fn what_the_operator_names_is_allowed_and_nothing_beside() {
-        let policy = policy(&["Hooks.Internal.", "db.internal:8080", "10.1.0.0/16", "127.1:9000", "[::1]:80", "fd00::/8"]);
+        let policy =
+            policy(&["Hooks.Internal.", "db.internal:8080", "10.1.0.0/16", "127.1:9000", "[::1]:80", "fd00::/8"]);
         for (url, expected) in [
             ("http://hooks.internal/", Verdict::Trusted),
             ("https://HOOKS.internal.:8443/", Verdict::Trusted),
@@ -202,7 +204,8 @@ mod tests {
         assert_eq!("a.example:80".parse(), host("a.example", Some(80)));
         assert_eq!("::1".parse(), Ok(Destination::Network("::1/128".parse().unwrap())));
         assert_eq!("[::1]".parse(), "::1".parse::<Destination>());
-        for bad in ["", "*", "*.a.example", "a.example:0", "a.example:x", "a b", "10.0.0.0/33", "http://a.example", "a:1:2"]
+        for bad in
+            ["", "*", "*.a.example", "a.example:0", "a.example:x", "a b", "10.0.0.0/33", "http://a.example", "a:1:2"]
         {
             assert_eq!(bad.parse::<Destination>(), Err(DestinationError), "{bad}");
         }

@@ -49,10 +49,8 @@ async fn listeners(tasks: &mut JoinSet<()>) -> u16 {
                 let mut head = [0; 4096];
                 let _ = socket.read(&mut head).await.unwrap();
                 let body = own.ip().to_string();
-                let answer = format!(
-                    "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
-                    body.len()
-                );
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
                 socket.write_all(answer.as_bytes()).await.unwrap();
             }
         });
@@ -62,8 +60,7 @@ async fn listeners(tasks: &mut JoinSet<()>) -> u16 {
 
 async fn get(client: &Outbound, url: &str) -> Result<String, OutboundError> {
     let url = url.parse().unwrap();
-    let request =
-        OutboundRequest { method: Method::GET, url, headers: HeaderMap::new(), body: None, timeout: None };
+    let request = OutboundRequest { method: Method::GET, url, headers: HeaderMap::new(), body: None, timeout: None };
     client.send(request).await.map(|response| String::from_utf8(response.body).unwrap())
 }
 

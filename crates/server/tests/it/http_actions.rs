@@ -86,9 +86,8 @@ async fn a_request_carries_its_run_and_is_signed_by_each_secret(cluster: Cluster
     let timestamp: i64 = sent.header("webhook-timestamp").parse().unwrap();
     let started = run.started_at.unwrap().timestamp();
     assert!((started - 1..=started + 5).contains(&timestamp), "{timestamp} {started}");
-    let by = |secret: &str| {
-        standardwebhooks::Webhook::new(secret).unwrap().sign(&id, timestamp, BODY.as_bytes()).unwrap()
-    };
+    let by =
+        |secret: &str| standardwebhooks::Webhook::new(secret).unwrap().sign(&id, timestamp, BODY.as_bytes()).unwrap();
     let signatures: Vec<_> = sent.header("webhook-signature").split(' ').collect();
     assert_eq!(signatures, [by(&secrets[2]), by(&secrets[0])], "those that sign, newest first");
     for secret in [&secrets[0], &secrets[2]] {
@@ -174,10 +173,7 @@ async fn a_redirect_is_an_end() {
     let cluster = sqlite().await;
     let failed = run(cluster.any(), &receiver.url("/"), json!({})).await;
     assert_eq!((failed.state, failed.attempt), (RunState::Failed, 1));
-    assert_eq!(
-        failed.error.as_deref(),
-        Some("the receiver answered with status 302; redirects are not followed")
-    );
+    assert_eq!(failed.error.as_deref(), Some("the receiver answered with status 302; redirects are not followed"));
     assert_eq!(receiver.received().len(), 1);
 }
 
@@ -258,7 +254,8 @@ async fn a_cancelled_run_drops_its_request_at_once() {
 async fn what_a_receiver_says_of_secrets_is_not_kept() {
     const SECRET: &str = "s3cr3t-of-the-receiver";
     let echo = |request: &crate::receiver::Received| {
-        let headers: Vec<_> = request.headers.iter().map(|(name, value)| json!([name.as_str(), value.to_str().unwrap()])).collect();
+        let headers: Vec<_> =
+            request.headers.iter().map(|(name, value)| json!([name.as_str(), value.to_str().unwrap()])).collect();
         let code = if request.path == "/fine" { StatusCode::OK } else { StatusCode::BAD_REQUEST };
         (code, json!({"headers": headers, "password": "hunter2"}).to_string()).into_response()
     };

@@ -57,10 +57,7 @@ impl Receiver {
         Self::start(|_| Response::default(), Duration::from_secs(3600)).await
     }
 
-    async fn start(
-        answer: impl Fn(&Received) -> Response + Clone + Send + Sync + 'static,
-        pause: Duration,
-    ) -> Self {
+    async fn start(answer: impl Fn(&Received) -> Response + Clone + Send + Sync + 'static, pause: Duration) -> Self {
         let (received, abandoned) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let kept = (Arc::clone(&received), Arc::clone(&abandoned));
         let handler = move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {

@@ -45,7 +45,8 @@ async fn whoever_has_the_secret_triggers_the_task() {
 
     let signs = cli.command(&["webhook", "add", "shop/paid", "--purpose", "sign"]).output().unwrap();
     assert!(out(&signs).starts_with("whsec_") && err(&signs).contains("what the task sends"), "{}", err(&signs));
-    let foreign = Cli { env: [cli.env.clone(), vec![("SWITCHBOARD_WEBHOOK_SECRET", out(&signs).trim().into())]].concat() };
+    let foreign =
+        Cli { env: [cli.env.clone(), vec![("SWITCHBOARD_WEBHOOK_SECRET", out(&signs).trim().into())]].concat() };
     assert_eq!(sh(&foreign.says(&["webhook", "curl", "shop/paid"]))["status"], 401, "it serves its own purpose only");
     assert!(cli.fails(&["webhook", "add", "shop/paid", "--purpose", "both"]).contains("unknown purpose"));
 
