@@ -31,5 +31,6 @@ pub use pages::items;
 pub use resume::{ResumeEvent, ResumeOptions, ResumingHandle, ResumingSocket, StopCause, TicketSource};
 pub use runs::RunQuery;
 pub use socket::{LOST, Socket, SocketAuth, SocketEvent, SocketHandle, SocketOptions};
+pub use tasks::OccurrenceQuery;
 pub use triggers::Triggered;
 pub use webhooks::{WebhookDelivery, webhook_signature};

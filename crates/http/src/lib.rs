@@ -40,6 +40,7 @@ use tokio_util::task::TaskTracker;
 pub use auth::{
     AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyAlgorithm, KeyError, KeyRing,
 };
+pub use endpoints::webhook_secrets::open_webhook_keys;
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
 pub use openapi::openapi_document;

@@ -9,8 +9,8 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, probes, rooms, runs, settings, tasks,
-    tickets, triggers, users, webhook_secrets, work,
+    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, occurrences, probes, rooms, runs,
+    settings, tasks, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{guard, identify, observe};
@@ -117,6 +117,7 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/tasks/{id}/pause"      Access::Scope(Scope::TasksWrite) => tasks::pause;
     POST   "/api/v1/tasks/{id}/resume"     Access::Scope(Scope::TasksWrite) => tasks::resume;
     GET    "/api/v1/tasks/{id}/skips"      Access::Scope(Scope::TasksRead)  => tasks::skips;
+    GET    "/api/v1/tasks/{id}/occurrences" Access::Scope(Scope::TasksRead) => occurrences::list;
     POST   "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksWrite) => webhook_secrets::create;
     GET    "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksRead) => webhook_secrets::list;
     DELETE "/api/v1/tasks/{id}/webhook-secrets/{secret_id}" Access::Scope(Scope::TasksWrite) => webhook_secrets::delete;

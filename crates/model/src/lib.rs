@@ -15,6 +15,7 @@ pub mod limit;
 pub mod occurrence;
 pub mod pace;
 pub mod page;
+pub mod redact;
 pub mod room;
 pub mod run;
 pub mod run_rule;

@@ -12,6 +12,7 @@ mod keys;
 mod lifecycle;
 mod listen;
 mod membership;
+mod outbound;
 mod output;
 mod telemetry;
 

@@ -356,6 +356,7 @@ impl FromRow<'_, SqliteRow> for Stored<WebhookSecret> {
         Ok(Self(WebhookSecret {
             id: WebhookSecretId::from_uuid(row.try_get("id")?),
             task_id: TaskId::from_uuid(row.try_get("task_id")?),
+            purpose: parsed(row, "purpose")?,
             created_at: time(row, "created_at")?,
             expires_at: time_option(row, "expires_at")?,
         }))

@@ -9,6 +9,7 @@ pub(crate) mod hooks;
 pub(crate) mod instances;
 pub(crate) mod limits;
 pub(crate) mod named_tasks;
+pub(crate) mod occurrences;
 pub(crate) mod probes;
 pub(crate) mod rooms;
 pub(crate) mod runs;

@@ -10,7 +10,8 @@ use sha2::{Digest as _, Sha256};
 use switchboard_model::Timestamp;
 use switchboard_model::identity::{PoolName, WorkerName};
 use switchboard_model::ids::{Fence, RunId};
-use switchboard_model::run::{Ending, Finish, Run, clean_error};
+use switchboard_model::redact::Redactor;
+use switchboard_model::run::{Ending, Finish, Run};
 use switchboard_model::scope::Scope;
 use switchboard_model::span::Span;
 use switchboard_model::wire::code::ErrorCode;
@@ -147,7 +148,7 @@ pub(crate) async fn fail(
     WorkedRun(run): WorkedRun,
     Json(request): Json<FailRequest>,
 ) -> ApiResult<Body<ReportResponse>> {
-    let error = clean_error(&request.error);
+    let error = request.error;
     let ending = match (request.kind, request.delay) {
         (FailKind::Permanent, None) => Ending::Failed(error),
         (FailKind::Permanent, Some(_)) => {
@@ -170,6 +171,8 @@ pub(crate) async fn release(
 }
 
 async fn report(app: &AppState, run: &Run, fence: Fence, ending: Ending) -> ApiResult<Body<ReportResponse>> {
+    // What a worker brings back is stored and shown, as what a replica brings back is.
+    let ending = ending.redacted(&Redactor::default());
     match app.pull.finish(&run.pool, Finish { id: run.id, fence, ending }).await? {
         FinishOutcome::Accepted(state) | FinishOutcome::Repeated(state) => Ok(Body(ReportResponse { state })),
         FinishOutcome::Fenced => Err(fenced()),

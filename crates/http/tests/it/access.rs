@@ -48,6 +48,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/tasks/{id}/pause", "tasks:write"),
     ("POST", "/api/v1/tasks/{id}/resume", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}/skips", "tasks:read"),
+    ("GET", "/api/v1/tasks/{id}/occurrences", "tasks:read"),
     ("POST", "/api/v1/tasks/{id}/webhook-secrets", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}/webhook-secrets", "tasks:read"),
     ("DELETE", "/api/v1/tasks/{id}/webhook-secrets/{secret_id}", "tasks:write"),

@@ -14,6 +14,7 @@ mod external;
 mod harness;
 mod limits;
 mod named_tasks;
+mod occurrences;
 mod openapi;
 mod probes;
 mod sign_in;

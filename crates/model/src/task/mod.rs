@@ -1,13 +1,15 @@
 //! Tasks: stored definitions of what runs, when, and under which policies.
 
 mod action;
+mod http;
 mod policy;
 mod reference;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::action::{Action, EventAction, EventTarget, HttpAction, HttpMethod, PullAction, SystemAction};
+pub use self::action::{Action, EventAction, EventTarget, PullAction, SystemAction};
+pub use self::http::{HttpAction, HttpMethod};
 pub use self::policy::{Backoff, Concurrency, MissedPolicy, Overlap, RateLimit};
 pub use self::reference::TaskRef;
 use crate::Timestamp;
@@ -161,6 +163,9 @@ impl TaskSpec {
             && action.event.is_reserved()
         {
             return refuse("action.event.event", "has a prefix that is reserved to the server; choose another name");
+        }
+        if let Action::Http(action) = &self.action {
+            action.check()?;
         }
         if let Some(schedule) = self.schedule.take() {
             self.schedule = Some(schedule.anchored(now)?);

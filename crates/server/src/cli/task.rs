@@ -88,6 +88,19 @@ pub(crate) enum TaskCommand {
         #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
         count: u32,
     },
+    /// Lists the occurrences of a task, newest first: which ran, why the others did not, and which are to come.
+    Occurrences {
+        /// Its name or id.
+        task: TaskRef,
+        /// The first instant (RFC 3339).
+        #[arg(long, value_name = "INSTANT")]
+        from: Option<Timestamp>,
+        /// The last instant (RFC 3339); now if absent. One in the future shows what is to come.
+        #[arg(long, value_name = "INSTANT")]
+        to: Option<Timestamp>,
+        #[command(flatten)]
+        limit: Limit,
+    },
     /// Lists the occurrences of a task that did not run, and why.
     Skips {
         /// Its name or id.

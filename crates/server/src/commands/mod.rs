@@ -11,6 +11,7 @@ mod fleet;
 mod instance;
 mod listing;
 mod migrate;
+mod occurrences;
 mod openapi;
 mod publish;
 mod reference;

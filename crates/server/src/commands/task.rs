@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use switchboard_client::{Client, ClientError, Triggered};
+use switchboard_client::{Client, ClientError, OccurrenceQuery, Triggered};
 use switchboard_model::ids::TaskId;
 use switchboard_model::run::{Run, RunState};
 use switchboard_model::schedule::{Every, Remark, Schedule};
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use super::apply::{self, Mode};
 use super::listing::collect;
-use super::{Session, bulk, documents, json_argument, remotely};
+use super::{Session, bulk, documents, json_argument, occurrences, remotely};
 use crate::cli::{PreviewSource, RemoteCommand, TaskCommand};
 use crate::output::{self, maybe, time};
 
@@ -74,6 +74,12 @@ async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
             let upcoming = client.preview_schedule(&PreviewRequest { schedule, from, count }).await?.items;
             form.list(&upcoming, ["AT", "REMARK"], |one| [time(Some(one.at)), maybe(one.remark.map(remark))])
         }
+        TaskCommand::Occurrences { task, from, to, limit } => {
+            let id = id_of(client, &task).await?;
+            let query = OccurrenceQuery { from, to };
+            let found = collect(limit, async |page| client.list_occurrences(id, query, page).await).await?;
+            form.list(&found, ["AT", "OUTCOME", "WHY", "RUN"], occurrences::row)
+        }
         TaskCommand::Skips { task, limit } => {
             let id = id_of(client, &task).await?;
             let skips = collect(limit, async |page| client.list_skips(id, page).await).await?;
@@ -126,7 +132,7 @@ fn action_text(action: &Action) -> String {
     }
 }
 
-fn remark(remark: Remark) -> &'static str {
+pub(super) fn remark(remark: Remark) -> &'static str {
     match remark {
         Remark::MovedAfterGap => "moved: its local time does not exist on that day, so it runs right after the gap",
         Remark::SkippedInGap => "skipped: its local time does not exist on that day",

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::run_rule::Note;
 use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::{Redrive, RedriveReport, RetryOutcome, StoreError, WriteContext};
 use uuid::Uuid;
