@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use switchboard_model::Timestamp;
 use switchboard_model::scope::Scope;
 use switchboard_model::wire::code::ErrorCode;
 use tokio::time::Instant;
@@ -156,7 +157,8 @@ async fn heartbeats_prolong_no_lease_beyond_the_time_of_the_attempt() {
     let made = replica.ask("POST", "/api/v1/tasks", &spec).await.json();
     trigger(&replica, &format!("/api/v1/tasks/{}", made["id"].as_str().unwrap()), "1").await;
     let (path, fence, run) = lease_one(&replica, "default").await;
-    let deadline = &run["deadline_at"];
+    let instant = |text: &Value| text.as_str().unwrap().parse::<Timestamp>().unwrap();
+    let deadline = instant(&run["deadline_at"]);
     let body = json!({"fence": fence, "lease": "10m"}).to_string();
     let ask = async || replica.ask("POST", &format!("{path}/heartbeat"), &body).await;
     let started = Instant::now();
@@ -166,7 +168,7 @@ async fn heartbeats_prolong_no_lease_beyond_the_time_of_the_attempt() {
             assert_eq!(beat.problem().code, ErrorCode::Fenced);
             return;
         }
-        assert!(beat.json()["lease_until"].as_str().unwrap() <= deadline.as_str().unwrap(), "{}", beat.text());
+        assert!(instant(&beat.json()["lease_until"]) <= deadline, "{}", beat.text());
         assert!(started.elapsed() < Duration::from_secs(30));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -66,6 +66,6 @@ fn reported(form: Form, held: Held, answer: ReportResponse) -> Result<()> {
     let ReportResponse { state } = answer;
     match state {
         RunState::Scheduled => form.done(&answer, format_args!("Run {} is tried again later.", held.id)),
-        state => form.done(&answer, format_args!("Run {} is {state}.", held.id)),
+        state => form.done(&answer, format_args!("Run {}: {state}.", held.id)),
     }
 }

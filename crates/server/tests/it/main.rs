@@ -22,3 +22,4 @@ mod steering;
 mod surface;
 mod webhook_commands;
 mod webhooks;
+mod work_commands;

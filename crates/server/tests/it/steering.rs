@@ -141,7 +141,7 @@ async fn dead_runs_are_queued_again_by_one_command(cluster: Cluster) {
     }
     for run in lease(cluster.any(), 10, Span::default()).await {
         let (id, fence) = (run.id.to_string(), run.fence.0.to_string());
-        assert!(cli.says(&["work", "fail", &id, "--fence", &fence, "--error", "broken"]).contains("is dead"));
+        assert!(cli.says(&["work", "fail", &id, "--fence", &fence, "--error", "broken"]).contains(": dead"));
     }
     assert_eq!(cli.says(&["run", "redrive", "--task", "t", "--state", "dead"]), "Queued 3 runs again.\n");
     assert!(runs(cluster.any(), task).await.iter().all(|run| (run.state, run.attempt) == (RunState::Queued, 0)));
