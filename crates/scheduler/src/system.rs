@@ -33,11 +33,13 @@ pub struct SystemRegistry(BTreeMap<&'static str, Function>);
 
 impl SystemRegistry {
     /// Makes a registry of the functions of this crate: `sweep` deletes what is past its retention,
-    /// what has happened after its age.
+    /// what has happened after its age; `noop` does nothing, to try out and to measure with.
     #[must_use]
     pub fn standard(stores: &Stores, ages: HistoryAges) -> Self {
         let stores = stores.clone();
-        Self::default().with("sweep", move |stop| sweep(stores.clone(), ages, stop))
+        Self::default()
+            .with("noop", |_| std::future::ready(Ok(JsonText::null())))
+            .with("sweep", move |stop| sweep(stores.clone(), ages, stop))
     }
 
     /// Adds a function, in place of an earlier one of the same name. It is given the token that
@@ -77,7 +79,8 @@ impl ActionRunner for SystemRunner {
         // A newer replica may know it, so another attempt can help.
         let unknown = || ActionError::retryable(format!("this replica knows no function {:?}", action.function));
         let function = self.0.0.get(action.function.as_str()).ok_or_else(unknown)?;
-        function(stop.clone()).await.map(Some)
+        // A function that has nothing to say leaves no result behind.
+        Ok(Some(function(stop.clone()).await?).filter(|result| *result != JsonText::null()))
     }
 }
 
