@@ -201,7 +201,7 @@ cases! { $
         the_first_lease_ends_the_deadline,
         runs_that_wait_come_too_late_as_well,
         a_permit_passes_by_those_that_come_too_late,
-        a_retried_run_has_no_deadline,
+        a_retried_run_can_start_again,
         a_run_is_leased_in_time_or_cancelled_but_not_both,
     }
     lease_requests {

@@ -14,7 +14,7 @@ use switchboard_store_api::{CancelOutcome, LeaseRequest, LimitTake, PromoteRepor
 
 use crate::Backend;
 use crate::fixtures::{
-    HOUR, LONG, contend, create, eventually, finish, in_state, lease, lease_one, new_run, plan, replicas, request, run,
+    HOUR, LONG, Patience, contend, create, finish, in_state, lease, lease_one, new_run, plan, replicas, request, run,
     scheduled, spec, states, system, trigger, triggered, until,
 };
 
@@ -224,19 +224,16 @@ pub(crate) async fn leasers_together_keep_to_the_rate_in_every_window(backend: &
         let ended = ended.clone();
         async move {
             let mut starts = Vec::new();
-            eventually(async || {
+            let patience = Patience::new();
+            while ended.load(Ordering::SeqCst) < RUNS {
                 stores.runs.promote(10).await.unwrap();
                 for leased in stores.runs.lease(&request(3, LONG)).await.unwrap().runs {
                     starts.push(leased.leased_at);
                     finish(&stores, &leased, Ending::Succeeded(None)).await;
                     ended.fetch_add(1, Ordering::SeqCst);
                 }
-                match ended.load(Ordering::SeqCst) {
-                    RUNS => Ok(()),
-                    ended => Err(ended),
-                }
-            })
-            .await;
+                patience.wait(&ended).await;
+            }
             starts
         }
     })

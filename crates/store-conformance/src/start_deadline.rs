@@ -117,9 +117,10 @@ pub(crate) async fn a_permit_passes_by_those_that_come_too_late(backend: &dyn Ba
     assert_eq!(lease_one(&stores, LONG).await.id, patient);
 }
 
-pub(crate) async fn a_retried_run_has_no_deadline(backend: &dyn Backend) {
+pub(crate) async fn a_retried_run_can_start_again(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let ids = triggered(&stores, &hurried("hurried", |_| {}), 1).await;
+    let hurried = hurried("hurried", |spec| spec.start_deadline = Some(Span::from_secs(1)));
+    let ids = triggered(&stores, &hurried, 1).await;
     miss(&stores, ids[0]).await;
     assert_eq!(expired(&stores, 10).await, 1);
     stores.runs.retry(&system(), ids[0]).await.unwrap();

@@ -1,5 +1,6 @@
 //! Sweeps of rows that no trait can age.
 
+use switchboard_model::span::Span;
 use switchboard_store_conformance::Backend as _;
 
 use crate::backend::PgBackend;
@@ -30,5 +31,39 @@ async fn all_expired_message_ids_are_forgotten_and_counted() {
         .await
         .unwrap();
     assert_eq!(left, ["live"]);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their_lock() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    sqlx::raw_sql(
+        "INSERT INTO switchboard.run_keys (key)
+             SELECT unnest(ARRAY ['key:held', 'key:awaited', 'key:locked', 'key:unused', 'pool:unused', 'task:unused']);
+         INSERT INTO switchboard.run_holds (key, run_id) VALUES ('key:held', gen_random_uuid());
+         INSERT INTO switchboard.runs
+             (id, task_id, state, trigger, pool, priority, run_at, max_attempts, created_at, key, key_max)
+             VALUES (gen_random_uuid(), gen_random_uuid(), 'waiting', 'manual', 'p', 0, now(), 1, now(), 'key:awaited', 1),
+                    (gen_random_uuid(), gen_random_uuid(), 'queued', 'manual', 'p', 0, now(), 1, now(), 'key:unused', 1)",
+    )
+    .execute(backend.database.pool())
+    .await
+    .unwrap();
+    let mut holder = backend.database.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM switchboard.run_keys WHERE key = 'key:locked' FOR UPDATE")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    for deleted in [2, 1, 0] {
+        assert_eq!(stores.runs.sweep(Span::from_secs(60), 2).await.unwrap(), deleted);
+    }
+    holder.rollback().await.unwrap();
+    assert_eq!(stores.runs.sweep(Span::from_secs(60), 2).await.unwrap(), 1);
+    let left: Vec<String> = sqlx::query_scalar("SELECT key FROM switchboard.run_keys ORDER BY key")
+        .fetch_all(backend.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, ["key:awaited", "key:held"]);
     backend.close().await;
 }
