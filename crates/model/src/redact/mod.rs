@@ -218,7 +218,7 @@ mod tests {
         let failed = |text: &str| Ending::Failed(text.to_owned());
         assert_eq!(failed("password=x\nno").redacted(&redactor), failed("password=[redacted] no"));
         // A secret that the limit would cut is gone before it is cut.
-        let long = format!("{} {}", "x".repeat(1_990), format!("sbt_{}", "a".repeat(43)));
+        let long = format!("{} sbt_{}", "x".repeat(1_990), "a".repeat(43));
         assert_eq!(failed(&long).redacted(&redactor), failed(&format!("{} [redacted", "x".repeat(1_990))));
     }
 

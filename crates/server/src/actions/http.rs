@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, Url};
 use serde::Serialize;
 use switchboard_http::{Sealer, open_webhook_keys};
 use switchboard_model::Timestamp;
@@ -96,7 +96,7 @@ fn request(action: &HttpAction, run: &LeasedRun, keys: &[WebhookKey]) -> Result<
         headers.insert(name, value);
     }
     let id = run.id.to_string();
-    let mut set = |name: &'static str, value: &str| {
+    let mut set = |name: &'static str, value: &str| -> Result<(), &'static str> {
         let value = HeaderValue::from_str(value).map_err(|_| "the run has a name that fits in no header")?;
         headers.insert(name, value);
         Ok(())
@@ -201,6 +201,8 @@ fn cut(text: &str, most: usize) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use reqwest::StatusCode;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {

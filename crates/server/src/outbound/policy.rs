@@ -1,6 +1,7 @@
 //! Where requests may go: to the public internet, and to what the operator allows besides.
 
 use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::str::FromStr;
 
 use ipnet::IpNet;
@@ -36,8 +37,8 @@ impl FromStr for Destination {
         // A port follows the last colon, unless that is within the brackets of an IPv6 address.
         let (host, port) = match text.rsplit_once(':') {
             Some((host, port)) if !port.contains(']') => {
-                let port: u16 = port.parse().map_err(|_| DestinationError)?;
-                (host, Some(port).filter(|port| *port > 0).ok_or(DestinationError)?.into())
+                let port: NonZeroU16 = port.parse().map_err(|_| DestinationError)?;
+                (host, Some(port.get()))
             }
             _ => (text, None),
         };

@@ -12,6 +12,9 @@ use tokio::task::JoinSet;
 
 use super::*;
 
+/// Lists of addresses, as texts.
+type Lists = &'static [&'static [&'static str]];
+
 /// Answers with one list of addresses after the other; the last one stays.
 struct Answers(Mutex<VecDeque<Vec<IpAddr>>>);
 
@@ -29,7 +32,7 @@ fn address(text: &str) -> IpAddr {
 }
 
 /// A client that may reach 127.0.0.2 and nothing else on this machine; every name resolves as told.
-fn client(answers: &[&[&str]]) -> Outbound {
+fn client(answers: Lists) -> Outbound {
     let answers = answers.iter().map(|list| list.iter().map(|text| address(text)).collect()).collect();
     let policy = Policy::new(vec!["127.0.0.2/32".parse().unwrap()]);
     let lookup = Arc::new(Answers(Mutex::new(answers)));
@@ -88,22 +91,23 @@ async fn nothing_tells_what_is_there_from_what_is_not() {
     let mut tasks = JoinSet::new();
     let open = listeners(&mut tasks).await;
     let closed = TcpListener::bind("127.0.0.2:0").await.unwrap().local_addr().unwrap().port();
-    let error = |answers: &'static [&'static [&'static str]], url: String| async move {
-        get(&client(answers), &url).await.unwrap_err()
-    };
+    const INSIDE: Lists = &[&["127.0.0.1"]];
+    const NOTHING: Lists = &[&[]];
     // A name that leads inside to an open port and to a closed one, a name that does not exist, and a closed port of
     // a host that is allowed.
-    for (answers, url) in [
-        (&[&["127.0.0.1"] as &[_]] as &'static [_], format!("http://inside.test:{open}/")),
-        (&[&["127.0.0.1"]], format!("http://inside.test:{closed}/")),
-        (&[&[]], format!("http://missing.test:{open}/")),
+    let cases: [(Lists, String); 4] = [
+        (INSIDE, format!("http://inside.test:{open}/")),
+        (INSIDE, format!("http://inside.test:{closed}/")),
+        (NOTHING, format!("http://missing.test:{open}/")),
         (&[&["127.0.0.2"]], format!("http://allowed.test:{closed}/")),
-    ] {
-        assert_eq!(error(answers, url.clone()).await, OutboundError::Unanswered, "{url}");
+    ];
+    for (answers, url) in cases {
+        assert_eq!(get(&client(answers), &url).await, Err(OutboundError::Unanswered), "{url}");
     }
+    let client = client(NOTHING);
     for port in [open, closed] {
         for host in ["127.0.0.1", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254"] {
-            assert_eq!(error(&[&[]], format!("http://{host}:{port}/")).await, OutboundError::Refused, "{host}");
+            assert_eq!(get(&client, &format!("http://{host}:{port}/")).await, Err(OutboundError::Refused), "{host}");
         }
     }
 }
