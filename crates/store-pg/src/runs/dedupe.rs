@@ -89,7 +89,7 @@ impl<'a> Forever<'a> {
     }
 
     /// Gives the key of this run, if it holds for ever, to the run that carries it out, if there is one.
-    pub(super) fn give(&mut self, run: &NewRun, holder: Option<RunId>) {
+    pub(super) fn give(&mut self, run: &'a NewRun, holder: Option<RunId>) {
         if let Some(claim) = key_of(run).and_then(|key| self.0.get_mut(&key)) {
             claim.holder = holder;
         }

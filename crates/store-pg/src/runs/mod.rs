@@ -30,7 +30,7 @@ use uuid::Uuid;
 use crate::connect::{Database, Tx};
 use crate::context::twice;
 use crate::error::fault;
-use crate::rows::{OccurrenceRow, RunRow, after_id, count, parsed, storable_instant};
+use crate::rows::{OccurrenceRow, RunRow, after_id, parsed, storable_instant};
 
 pub(crate) struct Runs(pub(crate) Arc<Database>);
 
