@@ -7,7 +7,8 @@ ALTER TABLE runs
     ADD COLUMN pace          text,
     ADD COLUMN is_paced      boolean NOT NULL DEFAULT false,
     ADD COLUMN keep_ms       bigint,
-    ADD COLUMN prune_at      timestamptz;
+    ADD COLUMN prune_at      timestamptz,
+    ADD COLUMN retries       integer NOT NULL DEFAULT 0;
 
 DROP INDEX runs_ready;
 CREATE INDEX runs_ready ON runs (pool, is_pull, priority, run_at, id) WHERE state = 'queued';

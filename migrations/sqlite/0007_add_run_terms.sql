@@ -7,6 +7,7 @@ ALTER TABLE runs ADD COLUMN pace TEXT;
 ALTER TABLE runs ADD COLUMN is_paced INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN keep_ms INTEGER;
 ALTER TABLE runs ADD COLUMN prune_at INTEGER;
+ALTER TABLE runs ADD COLUMN retries INTEGER NOT NULL DEFAULT 0;
 
 DROP INDEX runs_ready;
 CREATE INDEX runs_ready ON runs (pool, is_pull, priority, run_at, id) WHERE state = 'queued';

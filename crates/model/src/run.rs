@@ -260,6 +260,18 @@ pub struct StoredSkip {
     pub schedule: Option<Schedule>,
 }
 
+impl StoredSkip {
+    /// Returns one range for both if `next` goes on with the same cause, by the same schedule, at the occurrence after
+    /// the last one of this range.
+    #[must_use]
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let (range, new) = (&self.range, &next.range);
+        let schedule = self.schedule.as_ref().filter(|_| self.schedule == next.schedule && range.cause == new.cause)?;
+        let joined = SkipRange { to: new.to, count: range.count + new.count, ..range.clone() };
+        (schedule.next_after(range.to) == Some(new.from)).then(|| Self { range: joined, ..self.clone() })
+    }
+}
+
 /// The run of an occurrence, as the occurrences of a task show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OccurrenceRun {

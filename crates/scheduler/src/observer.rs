@@ -12,6 +12,7 @@ use switchboard_model::identity::PoolName;
 use tokio::time::Instant;
 
 use crate::lease::Held;
+use crate::pull::PullWakes;
 use crate::wake::Wake;
 
 /// The wake-ups of the loops and what else they tell each other.
@@ -22,6 +23,8 @@ pub(crate) struct Wakes {
     pub(crate) recover: Wake,
     pub(crate) dispatch: Wake,
     pub(crate) heartbeat: Wake,
+    /// Those who wait for runs of external workers.
+    pub(crate) pulls: PullWakes,
     /// Whether the fleet settings must be read again.
     pub(crate) settings_changed: AtomicBool,
     /// Whether runs may be queued for which no permit of this replica was free, or no room in their pool.
@@ -38,6 +41,7 @@ impl Default for Wakes {
             recover: Wake::default(),
             dispatch: Wake::default(),
             heartbeat: Wake::default(),
+            pulls: PullWakes::default(),
             settings_changed: AtomicBool::new(true),
             wants_permits: AtomicBool::new(false),
             cancels: AtomicU64::new(0),
@@ -80,8 +84,11 @@ impl SchedulerObserver {
 
     fn note(&self, signal: &Signal) {
         match signal.kind {
-            SignalKind::PoolQueued if self.pools.iter().any(|pool| pool.as_str() == signal.key) => {
-                self.wakes.dispatch.now();
+            SignalKind::PoolQueued => {
+                self.wakes.pulls.queued(&signal.key);
+                if self.pools.iter().any(|pool| pool.as_str() == signal.key) {
+                    self.wakes.dispatch.now();
+                }
             }
             SignalKind::RunCancelled => {
                 self.wakes.cancels.fetch_add(1, Ordering::SeqCst);
@@ -93,6 +100,7 @@ impl SchedulerObserver {
                 self.wakes.settings_changed.store(true, Ordering::SeqCst);
                 self.wakes.fire.now();
                 self.wakes.dispatch.now();
+                self.wakes.pulls.all();
             }
             _ => {}
         }
@@ -104,6 +112,7 @@ impl SchedulerObserver {
         for wake in [&wakes.fire, &wakes.promote, &wakes.recover, &wakes.dispatch, &wakes.heartbeat] {
             wake.now();
         }
+        wakes.pulls.all();
     }
 }
 

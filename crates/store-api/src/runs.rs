@@ -20,7 +20,7 @@ use crate::tasks::OccurrenceRange;
 pub enum TriggerOutcome {
     /// The run exists, queued or scheduled.
     Created(RunId),
-    /// An active run has the same deduplication key; nothing was made.
+    /// This run has the same deduplication key and is active, or had it for ever; nothing was made.
     Duplicate(RunId),
     /// The overlap policy `skip` found this active run; nothing was made.
     Active(RunId),
@@ -217,14 +217,11 @@ pub trait RunStore: Send + Sync {
 
     /// Makes many runs in one commit, each as [`RunStore::trigger`] does; returns one outcome per run, in order, each
     /// seeing the ones before it. A once-key remembers all outcomes: [`TriggerOutcome`]s in their JSON form are the
-    /// result of the record.
+    /// result of the record. When no run is made or adopts, nothing is kept, neither the claim nor the audit entry.
     ///
     /// # Errors
     /// Fails when the database does; then no run was made.
-    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
-        let _ = (context, runs);
-        Err(crate::StoreError::missing("trigger_many"))
-    }
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>>;
 
     /// Reads a run.
     ///
@@ -242,10 +239,7 @@ pub trait RunStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
-        let _ = (task, range);
-        Err(crate::StoreError::missing("of_occurrences"))
-    }
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>>;
 
     /// Leases ready runs. Each gets a new fence and counts an attempt; a run whose key has no
     /// permit moves to `waiting`, and so does one that its rate limit holds back. A rate limit gives one unit for each
@@ -308,10 +302,7 @@ pub trait RunStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does; then nothing was changed.
-    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
-        let _ = (context, which, limit);
-        Err(crate::StoreError::missing("redrive"))
-    }
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport>;
 
     /// Deletes up to `limit` runs that ended longer than `age` ago, or longer than their own retention says, skipped
     /// ranges as old, and permit keys that no run needs any more.

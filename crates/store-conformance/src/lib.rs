@@ -353,6 +353,7 @@ cases! { $
         a_deleted_secret_works_no_more,
         sweep_deletes_expired_secrets_and_those_of_deleted_tasks,
         racing_additions_keep_the_maximum,
+        a_secret_serves_its_own_purpose_only,
     }
     limits {
         the_burst_comes_at_once_and_says_what_is_left,

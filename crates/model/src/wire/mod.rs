@@ -1,6 +1,7 @@
 //! The wire: error codes, close codes, limits, socket frames and REST bodies, settled once.
 
 pub mod auth;
+pub mod bulk;
 pub mod close;
 pub mod code;
 pub mod frame;
@@ -9,6 +10,7 @@ pub mod op;
 pub mod problem;
 pub mod rest;
 pub mod strict;
+pub mod work;
 
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "switchboard.v1";

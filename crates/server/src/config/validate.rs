@@ -47,6 +47,7 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
     ensure!((1..=10_000).contains(&scheduler.permits), "scheduler.permits: must be between 1 and 10000");
     within("scheduler.misfire_grace", scheduler.misfire_grace, Span::default()..=DAY)?;
     within("scheduler.history", scheduler.history, Span::default()..=TEN_YEARS)?;
+    within("outbound.timeout", config.outbound.timeout, Span::from_millis(100)..=HOUR)?;
     within("limits.patience", config.limits.patience, Span::from_millis(10)..=MINUTE)?;
     within("audit.history", config.audit.history, DAY..=TEN_YEARS)?;
     within("drain.delay", config.drain.delay, Span::default()..=HOUR)?;

@@ -5,6 +5,7 @@
 mod cli;
 mod fixtures;
 mod idempotency;
+mod receiver;
 
 mod account_commands;
 mod accounts;
@@ -13,8 +14,12 @@ mod client_commands;
 mod command_line;
 mod edge;
 mod faults;
+mod http_actions;
 mod limits;
+mod pull_worker;
 mod replicas;
+mod steering;
 mod surface;
 mod webhook_commands;
 mod webhooks;
+mod work_commands;

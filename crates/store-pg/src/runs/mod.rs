@@ -1,33 +1,36 @@
 //! Runs: reads and lists, and what the files of triggers, leases and endings share.
 
 pub(crate) mod cancel;
+mod dedupe;
 mod finish;
+pub(crate) mod insert;
 mod lease;
 mod permits;
 mod promote;
 mod recover;
 mod request;
+mod retry;
 mod sweep;
 mod trigger;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use switchboard_model::ids::{Fence, RunId};
+use switchboard_model::ids::{Fence, RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::{Finish, NewRun, Run, RunState};
+use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run, RunState};
 use switchboard_model::run_rule::Standing;
 use switchboard_model::span::Span;
 use switchboard_store_api::{
-    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
-    RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome, WriteContext, Written,
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome, WriteContext, Written,
 };
 use uuid::Uuid;
 
 use crate::connect::{Database, Tx};
 use crate::context::twice;
 use crate::error::fault;
-use crate::rows::{RunRow, after_id, parsed};
+use crate::rows::{OccurrenceRow, RunRow, after_id, parsed, storable_instant};
 
 pub(crate) struct Runs(pub(crate) Arc<Database>);
 
@@ -36,6 +39,11 @@ impl RunStore for Runs {
     #[tracing::instrument(name = "db.runs.trigger", level = "debug", skip_all)]
     async fn trigger(&self, context: &WriteContext, run: &NewRun) -> StoreResult<Written<TriggerOutcome>> {
         twice(|| trigger::trigger(&self.0, context, run)).await
+    }
+
+    #[tracing::instrument(name = "db.runs.trigger_many", level = "debug", skip_all)]
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+        twice(|| trigger::trigger_many(&self.0, context, runs)).await
     }
 
     #[tracing::instrument(name = "db.runs.get", level = "debug", skip_all)]
@@ -82,6 +90,26 @@ impl RunStore for Runs {
         Ok(Page::from_rows(runs, page.limit, |run| run.id.to_string()))
     }
 
+    #[tracing::instrument(name = "db.runs.of_occurrences", level = "debug", skip_all)]
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
+        let mut session = self.0.session().await?;
+        let rows: Vec<OccurrenceRow> = sqlx::query_as(
+            "-- runs.of_occurrences
+             SELECT id, scheduled_for, state, trigger, started_at, finished_at, error
+             FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
+             WHERE task_id = $1 AND scheduled_for BETWEEN $2 AND $3
+             ORDER BY scheduled_for DESC LIMIT $4",
+        )
+        .bind(task.as_uuid())
+        .bind(storable_instant(range.from))
+        .bind(storable_instant(range.to))
+        .bind(i64::from(range.limit))
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
+        rows.into_iter().map(OccurrenceRun::try_from).collect()
+    }
+
     #[tracing::instrument(name = "db.runs.lease", level = "debug", skip_all)]
     async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
         lease::lease(&self.0, request).await
@@ -114,7 +142,12 @@ impl RunStore for Runs {
 
     #[tracing::instrument(name = "db.runs.retry", level = "debug", skip_all)]
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
-        twice(|| trigger::retry(&self.0, context, id)).await
+        twice(|| retry::retry(&self.0, context, id)).await
+    }
+
+    #[tracing::instrument(name = "db.runs.redrive", level = "debug", skip_all)]
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
+        twice(|| retry::redrive(&self.0, context, which, limit)).await
     }
 
     #[tracing::instrument(name = "db.runs.sweep", level = "debug", skip_all)]

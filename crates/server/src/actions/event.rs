@@ -1,4 +1,4 @@
-//! Actions that reach beyond the scheduler: publishing an event, and the functions of `system` tasks.
+//! The action that publishes an event.
 
 use async_trait::async_trait;
 use switchboard_events::Publisher;
@@ -9,8 +9,8 @@ use switchboard_model::run::LeasedRun;
 use switchboard_model::task::Action;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::Published;
-use switchboard_scheduler::{ActionError, ActionRunner, HistoryAges, SystemRegistry};
-use switchboard_store_api::{AppendOutcome, Stores};
+use switchboard_scheduler::{ActionError, ActionRunner};
+use switchboard_store_api::AppendOutcome;
 use tokio_util::sync::CancellationToken;
 
 /// Publishes the event of a run. The message id is that of the run, so that a repeated attempt cannot
@@ -55,23 +55,5 @@ fn refusal(code: ErrorCode, room: &str) -> String {
         ErrorCode::NotFound => format!("there is no room {room}; create it first"),
         ErrorCode::PayloadTooLarge => "the payload is above 60 KiB".to_owned(),
         code => format!("the event was refused: {}", code.as_str()),
-    }
-}
-
-/// Lists the functions that `system` tasks can call.
-pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegistry {
-    let registry = SystemRegistry::standard(stores, ages);
-    #[cfg(debug_assertions)]
-    let registry = registry.with("test.wait", wait);
-    registry
-}
-
-/// Takes a second and a half, for tests that need a run to be under way; not in release builds.
-#[cfg(debug_assertions)]
-async fn wait(stop: CancellationToken) -> Result<JsonText, ActionError> {
-    let time = std::time::Duration::from_millis(1500);
-    match stop.run_until_cancelled(tokio::time::sleep(time)).await {
-        Some(()) => Ok(JsonText::null()),
-        None => Err(ActionError::Permanent("stopped".to_owned())),
     }
 }

@@ -1,0 +1,28 @@
+//! The functions that `system` tasks can call.
+
+#[cfg(debug_assertions)]
+use switchboard_model::json_text::JsonText;
+#[cfg(debug_assertions)]
+use switchboard_scheduler::ActionError;
+use switchboard_scheduler::{HistoryAges, SystemRegistry};
+use switchboard_store_api::Stores;
+#[cfg(debug_assertions)]
+use tokio_util::sync::CancellationToken;
+
+/// Lists the functions that `system` tasks can call.
+pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegistry {
+    let registry = SystemRegistry::standard(stores, ages);
+    #[cfg(debug_assertions)]
+    let registry = registry.with("test.wait", wait);
+    registry
+}
+
+/// Takes a second and a half, for tests that need a run to be under way; not in release builds.
+#[cfg(debug_assertions)]
+async fn wait(stop: CancellationToken) -> Result<JsonText, ActionError> {
+    let time = std::time::Duration::from_millis(1500);
+    match stop.run_until_cancelled(tokio::time::sleep(time)).await {
+        Some(()) => Ok(JsonText::null()),
+        None => Err(ActionError::Permanent("stopped".to_owned())),
+    }
+}
