@@ -29,6 +29,7 @@ struct PickedRow {
     attempt: i32,
     max_attempts: i32,
     is_reclaimed: bool,
+    retries: i32,
     timeout_ms: Option<i64>,
     key: Option<String>,
     key_max: Option<i32>,
@@ -68,8 +69,8 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<Vec<PickedRow>
              SELECT ready.*
              FROM unnest($1::text[]) AS served (pool)
              CROSS JOIN LATERAL (
-                 SELECT id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed, timeout_ms,
-                        key, key_max
+                 SELECT id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed,
+                        retries, timeout_ms, key, key_max
                  FROM switchboard.runs
                  WHERE state = 'queued' AND pool = served.pool AND is_pull = $5
                    AND NOT EXISTS (
@@ -283,6 +284,7 @@ fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpe
         attempt: (run.attempt + 1).cast_unsigned(),
         max_attempts: run.max_attempts.cast_unsigned(),
         reclaimed: run.is_reclaimed,
+        retries: run.retries.cast_unsigned(),
         scheduled_for: run.scheduled_for,
         run_at: run.run_at,
         leased_at: run.leased_at,

@@ -29,6 +29,7 @@ struct Candidate {
     attempt: u32,
     max_attempts: u32,
     is_reclaimed: bool,
+    retries: u32,
     timeout_ms: Option<i64>,
     key: Option<String>,
     key_max: Option<u32>,
@@ -75,7 +76,7 @@ async fn candidates(change: &mut Change, request: &LeaseRequest) -> DbResult<Vec
         let of_pool: Vec<Candidate> = sqlx::query_as(
             "-- runs.lease_candidates
             SELECT runs.id, task_id, name, spec, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed,
-                timeout_ms, key, key_max, input
+                retries, timeout_ms, key, key_max, input
             FROM runs JOIN tasks ON tasks.id = task_id LEFT JOIN run_details ON run_id = runs.id
             WHERE state = 'queued' AND pool = ? AND is_pull = ? ORDER BY priority, run_at, runs.id LIMIT ?",
         )
@@ -126,6 +127,7 @@ fn leased(candidate: &Candidate, fence: Fence, (now, until): (i64, i64)) -> DbRe
         attempt: candidate.attempt + 1,
         max_attempts: candidate.max_attempts,
         reclaimed: candidate.is_reclaimed,
+        retries: candidate.retries,
         scheduled_for: candidate.scheduled_for.map(instant).transpose()?,
         run_at: instant(candidate.run_at)?,
         leased_at: instant(now)?,
