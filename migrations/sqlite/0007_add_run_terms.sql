@@ -7,7 +7,6 @@ ALTER TABLE runs ADD COLUMN pace TEXT;
 ALTER TABLE runs ADD COLUMN is_paced INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN keep_ms INTEGER;
 ALTER TABLE runs ADD COLUMN prune_at INTEGER;
-ALTER TABLE runs ADD COLUMN retries INTEGER NOT NULL DEFAULT 0;
 
 DROP INDEX runs_ready;
 CREATE INDEX runs_ready ON runs (pool, is_pull, priority, run_at, id) WHERE state = 'queued';
@@ -24,6 +23,9 @@ CREATE INDEX runs_start_by ON runs (start_by)
 DROP INDEX runs_ended;
 CREATE INDEX runs_ended ON runs (finished_at) WHERE finished_at IS NOT NULL AND prune_at IS NULL;
 CREATE INDEX runs_prunable ON runs (prune_at) WHERE prune_at IS NOT NULL;
+
+-- How often a run was queued again after it had ended.
+ALTER TABLE runs ADD COLUMN retries INTEGER NOT NULL DEFAULT 0;
 
 -- The schedule that a skipped range is counted by; NULL for the occurrences of the present one.
 ALTER TABLE task_skips ADD COLUMN schedule TEXT;

@@ -17,11 +17,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn lease_runs(
-        &self,
-        pool: &PoolName,
-        request: &PoolLeaseRequest,
-    ) -> Result<Vec<PulledRun>, ClientError> {
+    pub async fn lease_runs(&self, pool: &PoolName, request: &PoolLeaseRequest) -> Result<Vec<PulledRun>, ClientError> {
         let request = self.api(Method::POST, &["pools", pool.as_str(), "lease"]).json(request);
         let response: PoolLeaseResponse = fetch(request).await?;
         Ok(response.runs)

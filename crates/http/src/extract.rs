@@ -86,9 +86,10 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
             None => reading.await,
         };
         read.map(Self).map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                ApiError::new(ErrorCode::PayloadTooLarge, "the body is too large: 1 MiB is the most, 16 MiB in bulk; split the request")
-            }
+            StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
+                ErrorCode::PayloadTooLarge,
+                "the body is too large: 1 MiB is the most, 16 MiB in bulk; split the request",
+            ),
             _ => ApiError::new(ErrorCode::BadRequest, "the body cannot be read to its end"),
         })
     }

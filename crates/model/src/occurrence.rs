@@ -192,7 +192,8 @@ impl Newest {
     /// Adds the newest of what is to come in the window.
     fn add_upcoming(&mut self, known: &KnownOccurrences<'_>) {
         let task = known.task;
-        let Some(schedule) = task.spec.schedule.as_ref().filter(|_| task.spec.is_active && task.parked.is_none()) else {
+        let Some(schedule) = task.spec.schedule.as_ref().filter(|_| task.spec.is_active && task.parked.is_none())
+        else {
             return;
         };
         let next = task.next_run_at.filter(|next| *next > known.now).or_else(|| schedule.next_after(known.now));
@@ -369,16 +370,10 @@ mod tests {
             schedule: None,
             ..skip("2027-01-01T00:00:00Z", "2027-01-01T00:10:00Z", 21, SkipCause::Missed)
         };
-        let agreeing = StoredSkip {
-            schedule: None,
-            ..skip("2027-01-01T00:11:00Z", "2027-01-01T00:12:00Z", 2, SkipCause::Missed)
-        };
-        let known = KnownOccurrences {
-            task: &task,
-            runs: &[],
-            skips: &[agreeing, unknown],
-            now: at("2027-01-02T00:00:00Z"),
-        };
+        let agreeing =
+            StoredSkip { schedule: None, ..skip("2027-01-01T00:11:00Z", "2027-01-01T00:12:00Z", 2, SkipCause::Missed) };
+        let known =
+            KnownOccurrences { task: &task, runs: &[], skips: &[agreeing, unknown], now: at("2027-01-02T00:00:00Z") };
         let answer = occurrences(&window("2027-01-01T00:00:00Z", "2027-01-01T01:00:00Z", 10), &known);
         let expected = [("00:12", "missed"), ("00:11", "missed"), ("00:10", "21 times missed")];
         assert_eq!(named(&brief(&answer)), expected);
@@ -394,11 +389,10 @@ mod tests {
         let skips = [StoredSkip { range, schedule: Some(Schedule::Every(every)) }];
         let known = KnownOccurrences { task: &task, runs: &[], skips: &skips, now: to };
         let page = occurrences(&OccurrenceWindow { from, to, limit: 3 }, &known);
-        assert_eq!(page.items.iter().map(|item| item.at).collect::<Vec<_>>(), [
-            to,
-            to - TimeDelta::seconds(1),
-            to - TimeDelta::seconds(2)
-        ]);
+        assert_eq!(
+            page.items.iter().map(|item| item.at).collect::<Vec<_>>(),
+            [to, to - TimeDelta::seconds(1), to - TimeDelta::seconds(2)]
+        );
         assert!(page.next_to.unwrap() > to - TimeDelta::seconds(3));
     }
 

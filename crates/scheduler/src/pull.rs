@@ -231,7 +231,9 @@ mod tests {
             wakes.queued("light");
             wakes.queued("default");
         };
-        let first = async { tokio::select! { () = one.due() => {} () = other.due() => {} } };
+        let first = async {
+            tokio::select! { () = one.due() => {} () = other.due() => {} }
+        };
         let ((), ()) = tokio::join!(first, notify);
         assert_eq!(start.elapsed(), Duration::from_millis(300));
         one.look();

@@ -19,19 +19,24 @@ mod api_keys;
 mod append_once;
 mod audit;
 mod auth_sessions;
+mod bulk;
 mod cancel;
 mod context;
+mod dedupe;
+mod edits;
 mod feed;
 mod fire;
 mod hostile;
 mod instances;
 mod lease_requests;
 mod limits;
+mod occurrences;
 mod paced;
 mod permits;
 mod pool_limits;
 mod races;
 mod recover;
+mod redrive;
 mod retention;
 mod room_races;
 mod rooms;
@@ -142,6 +147,44 @@ cases! { $
         a_retry_respects_overlap_and_dedupe_keys,
         lists_are_filtered_and_newest_first,
         runs_of_one_firing_are_leased_oldest_occurrence_first,
+    }
+    bulk {
+        many_runs_are_made_in_order_each_seeing_the_ones_before,
+        policies_hold_within_one_request_too,
+        a_repeated_request_for_many_runs_is_replayed,
+        a_request_that_makes_nothing_keeps_nothing,
+        ten_thousand_runs_of_many_tasks_are_made_at_once,
+        many_tasks_are_created_in_order_each_seeing_the_ones_before,
+        a_repeated_request_for_many_tasks_is_replayed,
+        racing_requests_for_the_same_keys_agree,
+    }
+    dedupe {
+        a_key_for_ever_outlives_its_run,
+        a_key_for_ever_counts_within_one_request,
+        a_refused_run_keeps_no_key_for_ever,
+        equal_triggers_for_ever_make_one_run,
+        a_key_for_ever_goes_with_its_task,
+    }
+    redrive {
+        ended_runs_are_queued_again_oldest_first_in_pages,
+        a_redrive_respects_overlap_and_dedupe_keys,
+        a_redrive_follows_the_action_of_the_task_and_signals_once,
+    }
+    edits {
+        every_field_moves_the_next_occurrence_or_does_not,
+        what_was_due_at_an_edit_is_recorded_as_missed,
+        a_resume_follows_the_missed_policy,
+        a_pause_under_another_schedule_loses_nothing,
+        a_schedule_that_is_over_stays_paused,
+        active_runs_follow_an_action_of_external_workers,
+        an_unarmed_task_is_armed_again,
+        a_deleted_task_leaves_when_nothing_refers_to_it,
+    }
+    occurrences {
+        runs_and_skips_of_a_range_are_found,
+        a_range_grows_under_the_same_schedule_only,
+        fourteen_days_down_are_complete_under_each_policy,
+        what_is_past_its_start_deadline_is_not_started,
     }
     adoption {
         a_run_that_has_not_started_adopts_further_messages,

@@ -249,9 +249,12 @@ pub(crate) async fn leasers_together_keep_to_the_rate_in_every_window(backend: &
 
 pub(crate) async fn thousands_that_wait_cost_a_pass_only_what_goes_on(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let task = create(&stores, &scheduled("flood", |spec| {
-        spec.rate_limit = paced("x", "10/1h burst 10", None).rate_limit;
-    }))
+    let task = create(
+        &stores,
+        &scheduled("flood", |spec| {
+            spec.rate_limit = paced("x", "10/1h burst 10", None).rate_limit;
+        }),
+    )
     .await;
     let plan = plan(&task, 0, 2_000);
     stores.tasks.fire(&[plan]).await.unwrap();

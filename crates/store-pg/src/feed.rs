@@ -173,14 +173,25 @@ impl Feed {
     /// horizon. The lock on the horizon makes deleters take turns, so that it never goes back.
     async fn delete_read(&self, limit: u32) -> StoreResult<u64> {
         let mut tx = self.0.begin().await?;
-        let has_work: Option<bool> = sqlx::query_scalar(
+        // The lock alone would be a write.
+        let has_work: bool = sqlx::query_scalar(
+            "-- feed.has_signals
+             SELECT EXISTS (SELECT FROM switchboard.signals)",
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(fault)?;
+        if !has_work {
+            return tx.undo(0).await;
+        }
+        let locked = sqlx::query(
             "-- feed.lock_horizon
-             SELECT EXISTS (SELECT FROM switchboard.signals) FROM switchboard.feed_horizon FOR UPDATE SKIP LOCKED",
+             SELECT FROM switchboard.feed_horizon FOR UPDATE SKIP LOCKED",
         )
         .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;
-        if has_work != Some(true) {
+        if locked.is_none() {
             return tx.undo(0).await;
         }
         let old: Option<(Timestamp, String)> = sqlx::query_as(

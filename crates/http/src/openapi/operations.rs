@@ -57,7 +57,11 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("tasks::pause", "Takes the schedule of a task out of force.", &[404]),
     operation("tasks::resume", "Puts the schedule of a task in force again.", &[404]),
     operation("tasks::skips", "Lists the occurrences of a task that did not run, newest first.", &[404]),
-    operation("occurrences::list", "Lists the occurrences of a task, newest first: the run of each, or why there is none.", &[404]),
+    operation(
+        "occurrences::list",
+        "Lists the occurrences of a task, newest first: the run of each, or why there is none.",
+        &[404],
+    ),
     operation(
         "webhook_secrets::create",
         "Makes a secret for the webhooks of a task and shows it, this one time.",

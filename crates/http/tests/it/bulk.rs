@@ -66,9 +66,8 @@ async fn a_repeated_bulk_request_is_answered_as_the_first_one_was() {
             json!({"runs": [{"task": "a"}]}),
         ),
     ] {
-        let ask = async |body: &Value| {
-            replica.ask_with("POST", path, &body.to_string(), &[("idempotency-key", "k")]).await
-        };
+        let ask =
+            async |body: &Value| replica.ask_with("POST", path, &body.to_string(), &[("idempotency-key", "k")]).await;
         let (first, again) = (ask(&body).await, ask(&body).await);
         assert_eq!((first.status, first.json()), (200, again.json()), "{path}");
         assert_eq!(ask(&other).await.problem().code, ErrorCode::IdempotencyMismatch, "{path}");

@@ -37,7 +37,8 @@ async fn what_is_to_come_is_shown_when_the_range_ends_in_the_future() {
 #[tokio::test]
 async fn a_paused_second_says_so_and_pages_follow_each_other() {
     let replica = Replica::boot().await;
-    let path = task(&replica, json!({"name": "t", "schedule": {"every": {"interval": "1s"}}, "action": {"pull": {}}})).await;
+    let path =
+        task(&replica, json!({"name": "t", "schedule": {"every": {"interval": "1s"}}, "action": {"pull": {}}})).await;
     // Nobody fires here, so that what is due stays due.
     let all = loop {
         let page = replica.ask("GET", &path, "").await.json();

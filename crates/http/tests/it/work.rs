@@ -261,8 +261,7 @@ async fn runs_of_other_pools_are_not_there() {
     for key in [&own, &every] {
         assert_eq!(replica.ask_as(key, "POST", &format!("{path}/heartbeat"), &beat).await.status, 200);
     }
-    let lease = async |key: &str| {
-        replica.ask_as(key, "POST", "/api/v1/pools/gpu/lease", &request(json!({}))).await.status
-    };
+    let lease =
+        async |key: &str| replica.ask_as(key, "POST", "/api/v1/pools/gpu/lease", &request(json!({}))).await.status;
     assert_eq!((lease(&own).await, lease(&every).await, lease(&foreign).await), (200, 200, 403));
 }

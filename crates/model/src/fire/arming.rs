@@ -89,12 +89,7 @@ pub fn edit(
 ///
 /// # Errors
 /// A schedule that comes into force without an occurrence in the future is refused.
-pub fn rearm(
-    before: Option<&TaskSpec>,
-    was: Arming,
-    spec: TaskSpec,
-    now: Timestamp,
-) -> Result<Armed, TaskSpecError> {
+pub fn rearm(before: Option<&TaskSpec>, was: Arming, spec: TaskSpec, now: Timestamp) -> Result<Armed, TaskSpecError> {
     let had = before.and_then(|before| before.schedule.as_ref());
     let stays = before.is_some_and(|before| !spec.moves_next_run(before));
     let is_same_schedule = before.is_some() && had == spec.schedule.as_ref();

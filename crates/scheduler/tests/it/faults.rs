@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use switchboard_model::ids::RunId;
+use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::{Finish, NewRun, Run};
+use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run};
 use switchboard_model::span::Span;
 use switchboard_store_api::{
-    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
-    RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, Stores, TriggerOutcome, WriteContext, Written,
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, Stores,
+    TriggerOutcome, WriteContext, Written,
 };
 use tokio::sync::Semaphore;
 
@@ -99,6 +100,14 @@ impl RunStore for FaultyRuns {
         self.inner.trigger(context, run).await
     }
 
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+        self.inner.trigger_many(context, runs).await
+    }
+
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
+        self.inner.of_occurrences(task, range).await
+    }
+
     async fn get(&self, id: RunId) -> StoreResult<Option<Run>> {
         self.inner.get(id).await
     }
@@ -129,6 +138,10 @@ impl RunStore for FaultyRuns {
 
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
         self.inner.retry(context, id).await
+    }
+
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
+        self.inner.redrive(context, which, limit).await
     }
 
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {

@@ -13,8 +13,8 @@ use switchboard_scheduler::{ActionError, ActionRunner};
 use switchboard_store_api::AppendOutcome;
 use tokio_util::sync::CancellationToken;
 
-/// Publishes the event of a run. The message id is that of the run, so that a repeated attempt cannot
-/// publish twice.
+/// Publishes the event of a run. The message id is that of its effect, so that a repeated attempt cannot publish
+/// twice, and a retry of the ended run publishes again.
 pub(crate) struct EventRunner(pub(crate) Publisher);
 
 #[async_trait]
@@ -28,7 +28,8 @@ impl ActionRunner for EventRunner {
             return Err(ActionError::Permanent("not an event action".to_owned()));
         };
         let payload = action.payload.clone().or_else(|| run.input.clone()).unwrap_or_else(JsonText::null);
-        let key = run.id.to_string().parse().map_err(|_| ActionError::Permanent("run id is no key".to_owned()))?;
+        let msg_id = run.effect_id();
+        let key = msg_id.parse().map_err(|_| ActionError::Permanent("run id is no key".to_owned()))?;
         let event = NewEvent {
             room: action.to.room(),
             event: action.event.clone(),
@@ -45,7 +46,7 @@ impl ActionRunner for EventRunner {
                 return Err(ActionError::Permanent(refusal(code, action.to.room().as_str())));
             }
         };
-        let published = Published { msg_id: run.id.to_string(), position: Some(position), duplicate };
+        let published = Published { msg_id, position: Some(position), duplicate };
         JsonText::encode(&published).map(Some).map_err(|error| ActionError::Permanent(error.to_string()))
     }
 }

@@ -11,13 +11,17 @@ pub(super) fn row(occurrence: &Occurrence) -> [String; 4] {
     let at = time(Some(occurrence.at));
     match &occurrence.outcome {
         Outcome::Run { run } => [at, run.state.to_string(), of_run(run), run.id.to_string()],
-        Outcome::Skipped { cause, range: None } => [at, "skipped".to_owned(), why(*cause).to_owned(), maybe::<String>(None)],
+        Outcome::Skipped { cause, range: None } => {
+            [at, "skipped".to_owned(), why(*cause).to_owned(), maybe::<String>(None)]
+        }
         Outcome::Skipped { cause, range: Some(range) } => {
             let text = format!("{}; one of {} since {}", why(*cause), range.count, time(Some(range.from)));
             [at, "skipped".to_owned(), text, maybe::<String>(None)]
         }
         Outcome::Due => [at, "due".to_owned(), "it is not fired yet".to_owned(), maybe::<String>(None)],
-        Outcome::Upcoming { remark: note } => [at, "upcoming".to_owned(), maybe(note.map(remark)), maybe::<String>(None)],
+        Outcome::Upcoming { remark: note } => {
+            [at, "upcoming".to_owned(), maybe(note.map(remark)), maybe::<String>(None)]
+        }
     }
 }
 

@@ -34,7 +34,8 @@ async fn a_run_is_worked_on_step_by_step() {
     assert!(!made.status.success() && err(&made).contains("1 of 2 were refused"), "{}", err(&made));
     assert!(out(&made).contains("not_found"), "{}", out(&made));
 
-    let runs = cli.gives(&["work", "lease", "default", "--worker", "me", "--max", "5", "--lease", "5m", "--wait", "5s"]);
+    let runs =
+        cli.gives(&["work", "lease", "default", "--worker", "me", "--max", "5", "--lease", "5m", "--wait", "5s"]);
     let (id, fence) = (runs[0]["id"].as_str().unwrap(), runs[0]["fence"].to_string());
     assert_eq!(runs[0]["input"], json!({"n": 1.0e5}));
     assert!(cli.says(&["work", "heartbeat", id, "--fence", &fence]).starts_with("The lease holds until"));

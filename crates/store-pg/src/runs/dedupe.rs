@@ -147,8 +147,5 @@ pub(super) async fn active_with_keys<'a>(
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    Ok(found
-        .into_iter()
-        .map(|(task, key, id)| ((TaskId::from_uuid(task), key), RunId::from_uuid(id)))
-        .collect())
+    Ok(found.into_iter().map(|(task, key, id)| ((TaskId::from_uuid(task), key), RunId::from_uuid(id))).collect())
 }

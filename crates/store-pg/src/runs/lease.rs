@@ -35,6 +35,7 @@ pub(super) struct PickedRow {
     attempt: i32,
     max_attempts: i32,
     is_reclaimed: bool,
+    retries: i32,
     timeout_ms: Option<i64>,
     pub(super) key: Option<String>,
     pub(super) key_max: Option<i32>,
@@ -185,7 +186,7 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
              FROM open
              CROSS JOIN LATERAL (
                  SELECT id, task_id, pool, is_pull, priority, run_at, scheduled_for, attempt + 1 AS attempt,
-                        max_attempts, is_reclaimed, timeout_ms, key, key_max, pace_key, pace
+                        max_attempts, is_reclaimed, retries, timeout_ms, key, key_max, pace_key, pace
                  FROM switchboard.runs
                  WHERE state = 'queued' AND pool = open.pool AND is_pull = $5
                    AND (start_by IS NULL OR start_by > statement_timestamp())
@@ -314,6 +315,7 @@ fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpe
         attempt: run.attempt.cast_unsigned(),
         max_attempts: run.max_attempts.cast_unsigned(),
         reclaimed: run.is_reclaimed,
+        retries: run.retries.cast_unsigned(),
         scheduled_for: run.scheduled_for,
         run_at: run.run_at,
         leased_at: run.leased_at,

@@ -23,7 +23,8 @@ use switchboard_model::run_rule::Standing;
 use switchboard_model::span::Span;
 use switchboard_store_api::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
-    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome, WriteContext, Written,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome,
+    WriteContext, Written,
 };
 use uuid::Uuid;
 

@@ -30,7 +30,7 @@ pub(super) async fn repeat(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<V
          UPDATE switchboard.runs AS run
          SET lease_until = clock_timestamp() + $2 * interval '1 millisecond'
          WHERE id = ANY (ARRAY (SELECT id FROM held))
-         RETURNING id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed, timeout_ms,
+         RETURNING id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed, retries, timeout_ms,
                    key, key_max, pace_key, pace, NULL::boolean AS goes_first, fence, started_at AS leased_at,
                    lease_until AS prolonged_until,
                    (SELECT input FROM switchboard.run_details WHERE run_id = run.id) AS input",

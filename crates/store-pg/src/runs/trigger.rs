@@ -124,7 +124,7 @@ fn draft<'a>(run: &'a NewRun, spec: &'a TaskSpec) -> Draft<'a> {
 }
 
 /// Makes runs that nothing but their deduplication keys can be in the way of.
-async fn place_beside(tx: &mut Tx, mut wanted: Vec<Wanted<'_, '_>>, forever: &mut Forever<'_>) -> StoreResult<()> {
+async fn place_beside<'a>(tx: &mut Tx, mut wanted: Vec<Wanted<'a, '_>>, forever: &mut Forever<'a>) -> StoreResult<()> {
     let key = |run: &NewRun| run.dedupe_key.as_ref().map(|key| (run.task_id, key.to_string()));
     let mut holders = active_with_keys(tx, wanted.iter().map(|wanted| wanted.run)).await?;
     let mut drafts = Vec::new();

@@ -83,7 +83,8 @@ async fn make(tx: &mut Tx, tasks: &[(TaskId, TaskSpec)]) -> StoreResult<Vec<Task
         holders.extend(holders_of(tx, taken).await?);
     }
     let is_made = |(_, armed): &&(TaskId, &Armed)| made.contains_key(armed.spec.name.as_str());
-    let skips = wanted.iter().filter(is_made).flat_map(|(id, armed)| armed.skips.iter().map(|skip| (*id, skip.clone())));
+    let skips =
+        wanted.iter().filter(is_made).flat_map(|(id, armed)| armed.skips.iter().map(|skip| (*id, skip.clone())));
     skips::record(tx, skips.collect()).await?;
 
     let outcomes = tasks.iter().zip(armed).map(|((id, _), armed)| match armed {

@@ -2,6 +2,7 @@
 
 use switchboard_model::span::Span;
 use switchboard_store_conformance::Backend as _;
+use switchboard_testkit::wait_until;
 
 use crate::backend::PgBackend;
 
@@ -65,5 +66,36 @@ async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their
         .await
         .unwrap();
     assert_eq!(left, ["key:awaited", "key:held"]);
+}
+
+#[tokio::test]
+async fn a_sweep_that_finds_nothing_writes_nothing() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let position = async || -> String {
+        let query = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text");
+        query.fetch_one(backend.database.pool()).await.unwrap()
+    };
+    let (age, limit) = (Span::from_secs(3_600), 10);
+    // Other databases of the server write too, but not all the time; a sweep that writes does so each time.
+    wait_until("a sweep beside which nothing is written", async || {
+        let before = position().await;
+        assert_eq!(stores.runs.sweep(age, limit).await.unwrap(), 0);
+        assert_eq!(stores.outbox.sweep(age, limit).await.unwrap(), 0);
+        assert_eq!(stores.audit.sweep(age, limit).await.unwrap(), 0);
+        assert_eq!(stores.tickets.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.once.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.auth_sessions.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.webhooks.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.limits.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.rooms.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.feed.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.tasks.repair_unarmed(limit).await.unwrap().found, 0);
+        assert_eq!(stores.tasks.sweep(age, limit).await.unwrap(), 0);
+        assert!(stores.instances.sweep().await.unwrap().is_empty());
+        let after = position().await;
+        if after == before { Ok(()) } else { Err(format!("{before} became {after}")) }
+    })
+    .await;
     backend.close().await;
 }

@@ -39,6 +39,7 @@ pub(super) struct Candidate {
     attempt: u32,
     max_attempts: u32,
     is_reclaimed: bool,
+    retries: u32,
     timeout_ms: Option<i64>,
     key: Option<String>,
     key_max: Option<u32>,
@@ -99,7 +100,7 @@ async fn candidates(
         let of_pool: Vec<Candidate> = sqlx::query_as(
             "-- runs.lease_candidates
             SELECT runs.id, task_id, name, spec, pool, priority, run_at, scheduled_for, attempt + 1 AS attempt,
-                max_attempts, is_reclaimed, timeout_ms, key, key_max, pace_key, pace, input, fence, started_at,
+                max_attempts, is_reclaimed, retries, timeout_ms, key, key_max, pace_key, pace, input, fence, started_at,
                 CASE WHEN pace_key IS NOT NULL THEN (
                     SELECT (first.priority, first.run_at, first.id) < (runs.priority, runs.run_at, runs.id)
                     FROM runs AS first
@@ -268,7 +269,11 @@ fn leased(run: &Candidate, until: i64) -> DbResult<LeasedRun> {
     let corrupt = |error| StoreError::corrupt("task", error);
     let spec: TaskSpec = serde_json::from_str(&run.spec).map_err(corrupt)?;
     let input = run.input.clone().map(JsonText::parse).transpose();
-    run.pace.as_deref().map(str::parse::<Rate>).transpose().map_err(|error| StoreError::corrupt("rate limit", error))?;
+    run.pace
+        .as_deref()
+        .map(str::parse::<Rate>)
+        .transpose()
+        .map_err(|error| StoreError::corrupt("rate limit", error))?;
     Ok(LeasedRun {
         id: RunId::from_uuid(run.id),
         task_id: TaskId::from_uuid(run.task_id),
@@ -277,6 +282,7 @@ fn leased(run: &Candidate, until: i64) -> DbResult<LeasedRun> {
         attempt: run.attempt,
         max_attempts: run.max_attempts,
         reclaimed: run.is_reclaimed,
+        retries: run.retries,
         scheduled_for: run.scheduled_for.map(instant).transpose()?,
         run_at: instant(run.run_at)?,
         leased_at: instant(run.started_at.unwrap_or_default())?,

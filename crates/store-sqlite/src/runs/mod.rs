@@ -20,7 +20,8 @@ use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run, RunState};
 use switchboard_model::span::Span;
 use switchboard_store_api::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
-    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreResult, TriggerOutcome, WriteContext, Written,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreResult, TriggerOutcome, WriteContext,
+    Written,
 };
 use uuid::Uuid;
 

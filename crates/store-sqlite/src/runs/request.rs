@@ -13,7 +13,7 @@ pub(super) async fn repeat(change: &mut Change, request: &LeaseRequest) -> DbRes
     let held = sqlx::query_as(
         "-- runs.lease_again
         SELECT runs.id, task_id, name, spec, pool, priority, run_at, scheduled_for, attempt, max_attempts,
-            is_reclaimed, timeout_ms, key, key_max, pace_key, pace, input, fence, started_at, NULL AS goes_first
+            is_reclaimed, retries, timeout_ms, key, key_max, pace_key, pace, input, fence, started_at, NULL AS goes_first
         FROM runs JOIN tasks ON tasks.id = task_id LEFT JOIN run_details ON run_id = runs.id
         WHERE lease_request = ?1 AND state = 'running' AND lease_until > ?2 ORDER BY priority, run_at, runs.id",
     )
