@@ -103,7 +103,11 @@ impl PacedGroup {
     pub fn wait(&self, now_us: i64) -> Span {
         let spoken_for = self.queued.saturating_add(self.ready(now_us));
         let wait = self.rate.take(self.tat_us, now_us, spoken_for.saturating_add(1)).0.retry_after;
-        if self.ready(now_us) == 0 && self.rate.take(self.tat_us, now_us, 1).0.allowed { wait.max(UNTAKEN) } else { wait }
+        if self.ready(now_us) == 0 && self.rate.take(self.tat_us, now_us, 1).0.allowed {
+            wait.max(UNTAKEN)
+        } else {
+            wait
+        }
     }
 }
 

@@ -96,8 +96,11 @@ impl Standing {
         if self.is_to_be_cancelled {
             return (step(RunState::Cancelled), Loss::Cancelled);
         }
-        let (state, loss) =
-            if self.attempt < self.max_attempts { (RunState::Queued, Loss::Requeued) } else { (RunState::Dead, Loss::Dead) };
+        let (state, loss) = if self.attempt < self.max_attempts {
+            (RunState::Queued, Loss::Requeued)
+        } else {
+            (RunState::Dead, Loss::Dead)
+        };
         let (error, loss) = if self.is_past_deadline {
             ("the attempt timed out and its worker did not report it", Loss::TimedOut)
         } else {

@@ -94,10 +94,8 @@ pub(crate) async fn equal_requests_at_once_are_given_one_batch(backend: &dyn Bac
         })
         .await;
         // A key that somebody else held may have kept runs back, but never made two batches.
-        let distinct: BTreeSet<Vec<_>> = batches
-            .iter()
-            .map(|batch| batch.runs.iter().map(|run| (run.id, run.fence)).collect())
-            .collect();
+        let distinct: BTreeSet<Vec<_>> =
+            batches.iter().map(|batch| batch.runs.iter().map(|run| (run.id, run.fence)).collect()).collect();
         assert_eq!(distinct.len(), 1, "{distinct:?}");
         leased += distinct.first().map_or(0, Vec::len);
         assert_eq!(in_state(&stores[0], RunState::Running).await.len(), leased);
@@ -111,8 +109,7 @@ pub(crate) async fn an_end_that_is_reported_again_is_known(backend: &dyn Backend
     let leased = lease(&stores, 3, LONG).await;
     let end = |run: &LeasedRun, ending| Finish { id: run.id, fence: run.fence, ending };
     let retry = || Ending::Retry { error: "no".to_owned(), delay: LONG };
-    let ends =
-        [end(&leased[0], Ending::Succeeded(None)), end(&leased[1], retry()), end(&leased[2], Ending::Released)];
+    let ends = [end(&leased[0], Ending::Succeeded(None)), end(&leased[1], retry()), end(&leased[2], Ending::Released)];
     let after = [RunState::Succeeded, RunState::Scheduled, RunState::Queued];
     assert_eq!(stores.runs.finish(&ends).await.unwrap(), after.map(FinishOutcome::Accepted));
     let before = futures_util::future::join_all(leased.iter().map(|leased| run(&stores, leased.id))).await;
@@ -151,11 +148,8 @@ pub(crate) async fn a_mixed_batch_of_endings_leads_each_run_to_its_state(backend
     assert_eq!(leased.len(), 5);
     let retry = |error: &str| Ending::Retry { error: error.to_owned(), delay: LONG };
     let endings = [Ending::Succeeded(None), retry("keyed"), Ending::Succeeded(None), retry("plain"), Ending::Released];
-    let ends: Vec<_> = leased
-        .iter()
-        .zip(endings)
-        .map(|(run, ending)| Finish { id: run.id, fence: run.fence, ending })
-        .collect();
+    let ends: Vec<_> =
+        leased.iter().zip(endings).map(|(run, ending)| Finish { id: run.id, fence: run.fence, ending }).collect();
     let [succeeded, scheduled, queued] = [RunState::Succeeded, RunState::Scheduled, RunState::Queued];
     let expected = [succeeded, scheduled, succeeded, scheduled, queued];
     assert_eq!(stores.runs.finish(&ends).await.unwrap(), expected.map(FinishOutcome::Accepted));

@@ -240,18 +240,20 @@ pub(crate) async fn leasers_together_keep_to_the_rate_in_every_window(backend: &
     .await;
     let mut starts = starts.concat();
     assert_eq!(starts.len(), RUNS);
-    // A unit is taken a moment before the lease is written, so windows are as exact as that.
     let first = starts.iter().min().unwrap();
     assert!(*starts.iter().max().unwrap() - *first >= TimeDelta::milliseconds(500), "55 runs after the burst");
-    check_windows(&mut starts, 5 + 3, 100);
+    check_windows(&mut starts, 5, 100);
     assert_eq!(states(&stores[0], &all).await, [RunState::Succeeded; RUNS]);
 }
 
 pub(crate) async fn thousands_that_wait_cost_a_pass_only_what_goes_on(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let task = create(&stores, &scheduled("flood", |spec| {
-        spec.rate_limit = paced("x", "10/1h burst 10", None).rate_limit;
-    }))
+    let task = create(
+        &stores,
+        &scheduled("flood", |spec| {
+            spec.rate_limit = paced("x", "10/1h burst 10", None).rate_limit;
+        }),
+    )
     .await;
     let plan = plan(&task, 0, 2_000);
     stores.tasks.fire(&[plan]).await.unwrap();

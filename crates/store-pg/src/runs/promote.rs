@@ -172,8 +172,12 @@ async fn queue_paced(tx: &mut Tx, groups: &[(GroupRow, u32, Span)]) -> StoreResu
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    let pools: Vec<(String, i64)> =
-        groups.iter().zip(&promoted).filter(|(_, runs)| **runs > 0).map(|((g, ..), runs)| (g.pool.clone(), *runs)).collect();
+    let pools: Vec<(String, i64)> = groups
+        .iter()
+        .zip(&promoted)
+        .filter(|(_, runs)| **runs > 0)
+        .map(|((g, ..), runs)| (g.pool.clone(), *runs))
+        .collect();
     announce(tx, &pools);
     Ok(promoted.into_iter().map(count).collect())
 }

@@ -268,7 +268,11 @@ fn leased(run: &Candidate, until: i64) -> DbResult<LeasedRun> {
     let corrupt = |error| StoreError::corrupt("task", error);
     let spec: TaskSpec = serde_json::from_str(&run.spec).map_err(corrupt)?;
     let input = run.input.clone().map(JsonText::parse).transpose();
-    run.pace.as_deref().map(str::parse::<Rate>).transpose().map_err(|error| StoreError::corrupt("rate limit", error))?;
+    run.pace
+        .as_deref()
+        .map(str::parse::<Rate>)
+        .transpose()
+        .map_err(|error| StoreError::corrupt("rate limit", error))?;
     Ok(LeasedRun {
         id: RunId::from_uuid(run.id),
         task_id: TaskId::from_uuid(run.task_id),

@@ -82,7 +82,8 @@ async fn promote_paced(change: &mut Change, limit: u32, freed: &mut Freed) -> Db
         let rate = row.pace.as_deref().and_then(|pace| pace.parse::<Rate>().ok());
         let group = rate.map(|rate| PacedGroup { rate, tat_us: row.tat, queued: row.queued });
         // A rate that cannot be read holds nothing back: handing the run out ends it.
-        let (room, next) = group.map_or((left, Span::default()), |group| (group.ready(change.now), group.wait(change.now)));
+        let (room, next) =
+            group.map_or((left, Span::default()), |group| (group.ready(change.now), group.wait(change.now)));
         let room = room.min(left);
         let queued = if room == 0 { 0 } else { queue_paced(change, &row, room).await? };
         if queued > 0 {
