@@ -33,9 +33,9 @@ pub(super) async fn lease(tx: &mut Tx, request: &LeaseRequest, picked: &mut [Pic
     let wanted: Vec<&str> = wanted.into_iter().collect();
     let mut held = hold_keys(tx, &wanted, picked).await?;
     let has_skipped = held.len() < wanted.len();
-    let mut paces = lock_paces(tx, picked).await?;
+    let (mut paces, now) = lock_paces(tx, picked).await?;
 
-    let mut plan = Plan::default();
+    let mut plan = Plan { now, ..Plan::default() };
     for run in picked.iter().filter(|run| run.fence.is_none()) {
         plan.place(run, &mut held, &mut paces);
     }
@@ -107,20 +107,23 @@ async fn count_holds(tx: &mut Tx, keys: &[String], picked: &[PickedRow]) -> Stor
     Ok(holds)
 }
 
-/// Locks the rate limits of the runs and reads them.
-async fn lock_paces(tx: &mut Tx, picked: &[PickedRow]) -> StoreResult<Paces> {
+/// Locks the rate limits of the runs and reads them, and the time by which units are taken.
+async fn lock_paces(tx: &mut Tx, picked: &[PickedRow]) -> StoreResult<(Paces, Option<Timestamp>)> {
     let keys: BTreeSet<&str> = picked.iter().filter_map(|run| run.pace_key.as_deref()).collect();
     if keys.is_empty() {
-        return Ok(Paces::new(0, []));
+        return Ok((Paces::new(0, []), None));
     }
     let keys: Vec<&str> = keys.into_iter().collect();
     let (tats, now_us) = limits::lock(tx, &keys).await?;
-    Ok(Paces::new(now_us, keys.into_iter().map(str::to_owned).zip(tats)))
+    let paces = Paces::new(now_us, keys.into_iter().map(str::to_owned).zip(tats));
+    Ok((paces, Timestamp::from_timestamp_micros(now_us)))
 }
 
 /// What becomes of the runs that need a permit or a unit.
 #[derive(Default)]
 struct Plan {
+    /// When the runs start: by the time at which they took their units, so that those keep to the rate as exactly.
+    now: Option<Timestamp>,
     leased: Vec<Uuid>,
     /// The leased runs that get a new hold.
     granted: Vec<Uuid>,
@@ -168,7 +171,7 @@ impl Plan {
         }
         let leased: Vec<(Uuid, i64, Timestamp)> = sqlx::query_as(
             "-- runs.lease_limited
-             WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+             WITH moment AS MATERIALIZED (SELECT coalesce($8, clock_timestamp()) AS now),
              waiting AS (
                  UPDATE switchboard.runs SET state = 'waiting', is_paced = id = ANY ($3)
                  WHERE id = ANY ($2::uuid[] || $3::uuid[])
@@ -193,6 +196,7 @@ impl Plan {
         .bind(request.holder.as_str())
         .bind(request.lease.as_millis_i64())
         .bind(request.request)
+        .bind(self.now)
         .fetch_all(&mut **tx)
         .await
         .map_err(fault)?;
