@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::TaskName;
@@ -18,6 +17,7 @@ use super::record_skips;
 use crate::connect::{Database, Tx};
 use crate::context::{audit, claim, collided};
 use crate::error::fault;
+use crate::link::Link;
 use crate::rows::TaskRow;
 
 pub(super) async fn create(
@@ -284,7 +284,7 @@ async fn write(tx: &mut Tx, id: TaskId, change: &Change) -> StoreResult<Task> {
 }
 
 /// Finds another task that has this name.
-async fn holder_of(connection: &mut PgConnection, name: &TaskName, except: TaskId) -> StoreResult<Option<TaskId>> {
+async fn holder_of(connection: &mut Link, name: &TaskName, except: TaskId) -> StoreResult<Option<TaskId>> {
     let id = sqlx::query_scalar(
         "-- tasks.holder_of_name
          SELECT id FROM switchboard.tasks WHERE name = $1 AND deleted_at IS NULL AND id <> $2",

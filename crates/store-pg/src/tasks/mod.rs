@@ -6,7 +6,6 @@ mod fire;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::fire::FirePlan;
 use switchboard_model::identity::TaskName;
@@ -22,6 +21,7 @@ use switchboard_store_api::{
 use crate::connect::Database;
 use crate::context::twice;
 use crate::error::fault;
+use crate::link::Link;
 use crate::rows::{SkipRow, TaskRow, after_id, count, parsed};
 
 pub(crate) struct Tasks(pub(crate) Arc<Database>);
@@ -172,7 +172,7 @@ fn parse_skip_cursor(text: &str) -> StoreResult<(Timestamp, String)> {
 }
 
 /// Records skipped ranges; one that starts where a stored one does replaces it.
-async fn record_skips(connection: &mut PgConnection, skips: &[(TaskId, SkipRange)]) -> StoreResult<()> {
+async fn record_skips(connection: &mut Link, skips: &[(TaskId, SkipRange)]) -> StoreResult<()> {
     if skips.is_empty() {
         return Ok(());
     }
