@@ -25,6 +25,7 @@ const DATABASE_URL: &str = "SWITCHBOARD_DATABASE__URL";
 enum Backend {
     Postgres,
     DurablePostgres,
+    OwnPostgres,
     Sqlite,
 }
 
@@ -106,6 +107,12 @@ impl ClusterBuilder {
         self
     }
 
+    /// Uses a server of its own, which a test can restart ([`Cluster::database_mut`]).
+    pub const fn own_server(mut self) -> Self {
+        self.backend = Backend::OwnPostgres;
+        self
+    }
+
     /// Runs one process on an SQLite file.
     pub const fn sqlite(mut self) -> Self {
         self.backend = Backend::Sqlite;
@@ -124,6 +131,7 @@ impl ClusterBuilder {
             }
             Backend::Postgres => on(TestDatabase::empty().await),
             Backend::DurablePostgres => on(TestDatabase::empty_durable().await),
+            Backend::OwnPostgres => on(TestDatabase::empty_on_own_server().await),
         };
         let proxies = self.start_proxies(&url).await;
         let key = SecretText::generate(API_KEY_PREFIX).must("making a key");

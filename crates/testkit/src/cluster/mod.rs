@@ -115,6 +115,18 @@ impl Cluster {
         }
     }
 
+    /// Returns the database, to restart its server.
+    ///
+    /// # Panics
+    /// Panics for a cluster on SQLite.
+    #[must_use]
+    pub fn database_mut(&mut self) -> &mut TestDatabase {
+        match &mut self.storage {
+            Storage::Postgres(database) => database,
+            Storage::Sqlite => panic!("this cluster has no PostgreSQL database"),
+        }
+    }
+
     /// Returns the proxy between a replica and its database.
     ///
     /// # Panics

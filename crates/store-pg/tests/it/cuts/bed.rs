@@ -22,7 +22,7 @@ use super::replica::{Replica, moment};
 use crate::backend::{PgBackend, options};
 
 /// How long leases hold: shorter than any test waits, longer than any step takes.
-pub(super) const HELD: Span = Span::from_millis(400);
+pub(super) const HELD: Span = Span::from_millis(1_500);
 /// How long everything may take to end.
 const SETTLED_IN: Duration = Duration::from_secs(60);
 
@@ -77,6 +77,11 @@ const FAULTS: &str = "
     SELECT format('run %s is %s', id, state)
     FROM switchboard.runs WHERE state NOT IN ('succeeded', 'failed', 'cancelled', 'dead')
     UNION ALL
+    SELECT format('task %s was due once and has %s runs', name, runs.n)
+    FROM switchboard.tasks AS task
+    CROSS JOIN LATERAL (SELECT count(*) AS n FROM switchboard.runs WHERE task_id = task.id) AS runs
+    WHERE name LIKE 'due%' AND runs.n <> 1
+    UNION ALL
     SELECT format('key %s had %s holds', key, holds) FROM public.excess
     UNION ALL
     SELECT format('key %s is still held by run %s', key, run_id) FROM switchboard.run_holds";
@@ -118,10 +123,10 @@ impl Bed {
             format!(r#""name":"{name}","schedule":{{"every":{{"interval":"{milliseconds}ms"}}}}{rest}"#)
         };
         let scheduled = vec![
-            self.create(&every("often", 100, "")).await,
-            self.create(&every("skips", 120, r#","overlap":"skip""#)).await,
-            self.create(&every("queues", 150, r#","overlap":"queue","queue_max":3"#)).await,
-            self.create(&every("limited", 100, r#","concurrency":{"key":"shared","max":2}"#)).await,
+            self.create(&every("often", 400, "")).await,
+            self.create(&every("skips", 500, r#","overlap":"skip""#)).await,
+            self.create(&every("queues", 600, r#","overlap":"queue","queue_max":3"#)).await,
+            self.create(&every("limited", 700, r#","concurrency":{"key":"shared","max":2}"#)).await,
         ];
         Tasks {
             scheduled,
@@ -130,10 +135,18 @@ impl Bed {
         }
     }
 
-    /// Creates a task that is due at once, and once.
+    /// Creates a task that is due, and then not for an hour.
     pub(super) async fn create_due(&self, name: &str) {
         let now = self.now().await.to_rfc3339();
-        self.create(&format!(r#""name":"{name}","schedule":{{"at":"{now}"}}"#)).await;
+        let task = self
+            .create(&format!(r#""name":"{name}","schedule":{{"every":{{"interval":"1h","anchor":"{now}"}}}}"#))
+            .await;
+        // Back to the anchor, which is an occurrence too.
+        sqlx::query("UPDATE switchboard.tasks SET next_run_at = next_run_at - interval '1 hour' WHERE id = $1")
+            .bind(task.id.as_uuid())
+            .execute(self.backend.database.pool())
+            .await
+            .unwrap();
     }
 
     async fn create(&self, fields: &str) -> Task {

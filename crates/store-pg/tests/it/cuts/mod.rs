@@ -108,13 +108,13 @@ struct Prepared {
 
 impl Operation {
     /// Leaves something to do for the operation, without any fault.
-    async fn prepare(self, bed: &Bed, task: &Task, step: u64) -> Prepared {
+    async fn prepare(self, bed: &Bed, task: &Task, nth: u64) -> Prepared {
         let run = replica::new_run(task.id);
         let stores = &bed.direct;
         match self {
             Self::Trigger => return Prepared { run, held: None },
             Self::Fire => {
-                bed.create_due(&format!("due{step}")).await;
+                bed.create_due(&format!("due{nth}")).await;
                 return Prepared { run, held: None };
             }
             Self::Lease | Self::Renew | Self::Finish | Self::Recover | Self::Promote => {
@@ -164,12 +164,11 @@ async fn cut_everywhere(operation: Operation) -> u64 {
     let mut random = StdRng::seed_from_u64(0);
     let mut replicas = [Replica::direct(&bed, &mut random)];
     let through = bed.through_proxy().await;
-    let mut steps = 0;
-    let mut triggered = 0;
+    let (mut prepared_so_far, mut struck) = (0, 0);
     for direction in DIRECTIONS {
         for after in 0.. {
-            let prepared = operation.prepare(&bed, &tasks.keyed, steps).await;
-            triggered += u64::from(!matches!(operation, Operation::Fire));
+            let prepared = operation.prepare(&bed, &tasks.keyed, prepared_so_far).await;
+            prepared_so_far += 1;
             let ending = if after % 2 == 0 { Fault::Close } else { Fault::Reset };
             bed.proxy.cut(Cut { direction, unit: Unit::Exchange, after, ending });
             let mut tries = 1;
@@ -187,12 +186,13 @@ async fn cut_everywhere(operation: Operation) -> u64 {
             if !has_struck {
                 break;
             }
-            steps += 1;
+            struck += 1;
         }
     }
     bed.settle(&tasks, &mut replicas).await;
+    let triggered = if matches!(operation, Operation::Fire) { 0 } else { prepared_so_far };
     bed.check(&tasks, triggered).await;
-    steps
+    struck
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -74,7 +74,7 @@ impl Replica {
     async fn tend(&mut self) -> usize {
         tolerate("promote", self.stores.runs.promote(100).await);
         tolerate("recover", self.stores.runs.recover(100).await);
-        let Ok(batch) = self.stores.runs.lease(&lease_request(6, HELD)).await else { return 0 };
+        let Ok(batch) = self.stores.runs.lease(&lease_request(50, HELD)).await else { return 0 };
         let leased = batch.runs.len();
         let mut held = batch.runs;
         held.retain(|_| !self.random.random_bool(self.abandoned));
