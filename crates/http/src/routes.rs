@@ -13,7 +13,7 @@ use crate::endpoints::{
     settings, tasks, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
-use crate::middleware::{guard, identify, observe};
+use crate::middleware::{end_in_outage, guard, identify, observe};
 use crate::openapi::{self, Sketch, describe};
 use crate::unread::finish_body;
 use crate::{Api, App, AppState, cors, request_line, ws};
@@ -179,6 +179,7 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     }
     // From the inside out: what is identified last surrounds everything.
     router
+        .layer(from_fn_with_state(App::clone(&app), end_in_outage))
         .layer(from_fn_with_state(timeout, guard))
         .layer(from_fn(request_line::check))
         .layer(cors::layer(allowed_origins))

@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{FeedCursor, NextDue, Signal, SignalKind, Tick, TickRequest};
 use switchboard_model::json_text::JsonText;
@@ -15,6 +14,7 @@ use uuid::Uuid;
 
 use crate::connect::Database;
 use crate::error::fault;
+use crate::link::Link;
 
 pub(crate) struct Feed(pub(crate) Arc<Database>);
 
@@ -60,7 +60,7 @@ impl FeedStore for Feed {
 }
 
 /// Writes signals in the transaction of the change that they tell of.
-pub(crate) async fn insert(connection: &mut PgConnection, signals: &[Signal]) -> StoreResult<()> {
+pub(crate) async fn insert(connection: &mut Link, signals: &[Signal]) -> StoreResult<()> {
     let kinds: Vec<&str> = signals.iter().map(|signal| signal.kind.as_str()).collect();
     let keys: Vec<&str> = signals.iter().map(|signal| signal.key.as_str()).collect();
     let positions: Vec<i64> = signals.iter().map(|signal| signal.pos).collect();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::fire::{self, Armed};
@@ -16,6 +15,7 @@ use super::{encode, skips};
 use crate::connect::{Database, Tx};
 use crate::context::audit;
 use crate::error::fault;
+use crate::link::Link;
 use crate::rows::TaskRow;
 
 /// What an update was asked for.
@@ -180,7 +180,7 @@ async fn follow_action(tx: &mut Tx, id: TaskId, is_pull: bool) -> StoreResult<()
 }
 
 /// Finds another task that has this name.
-async fn holder_of(connection: &mut PgConnection, name: &TaskName, except: TaskId) -> StoreResult<Option<TaskId>> {
+async fn holder_of(connection: &mut Link, name: &TaskName, except: TaskId) -> StoreResult<Option<TaskId>> {
     let id = sqlx::query_scalar(
         "-- tasks.holder_of_name
          SELECT id FROM switchboard.tasks WHERE name = $1 AND deleted_at IS NULL AND id <> $2",
