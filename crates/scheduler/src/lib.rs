@@ -19,6 +19,7 @@ mod meters;
 mod observer;
 mod promote;
 mod recover;
+mod relay;
 mod scheduler;
 mod sweep;
 mod system;

@@ -20,6 +20,7 @@ pub(crate) struct Wakes {
     pub(crate) fire: Wake,
     pub(crate) promote: Wake,
     pub(crate) recover: Wake,
+    pub(crate) relay: Wake,
     pub(crate) dispatch: Wake,
     pub(crate) heartbeat: Wake,
     /// Whether the fleet settings must be read again.
@@ -36,6 +37,7 @@ impl Default for Wakes {
             fire: Wake::default(),
             promote: Wake::default(),
             recover: Wake::default(),
+            relay: Wake::default(),
             dispatch: Wake::default(),
             heartbeat: Wake::default(),
             settings_changed: AtomicBool::new(true),
@@ -94,6 +96,7 @@ impl SchedulerObserver {
                 self.wakes.fire.now();
                 self.wakes.dispatch.now();
             }
+            SignalKind::OutboxFilled => self.wakes.relay.now(),
             _ => {}
         }
     }
@@ -101,7 +104,8 @@ impl SchedulerObserver {
     fn wake_all(&self) {
         let wakes = &self.wakes;
         wakes.settings_changed.store(true, Ordering::SeqCst);
-        for wake in [&wakes.fire, &wakes.promote, &wakes.recover, &wakes.dispatch, &wakes.heartbeat] {
+        let Wakes { fire, promote, recover, relay, dispatch, heartbeat, .. } = &**wakes;
+        for wake in [fire, promote, recover, relay, dispatch, heartbeat] {
             wake.now();
         }
     }
@@ -149,6 +153,7 @@ mod tests {
             ('f', &wakes.fire),
             ('p', &wakes.promote),
             ('r', &wakes.recover),
+            ('o', &wakes.relay),
             ('d', &wakes.dispatch),
             ('h', &wakes.heartbeat),
         ] {
@@ -208,6 +213,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_filled_outbox_is_relayed_at_once() {
+        let observer = observer();
+        observer.observe(&signal(SignalKind::OutboxFilled, "outbox"));
+        assert_eq!(woken(&observer).await, "o");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn settings_are_read_again_after_a_change_and_after_a_resync() {
         let observer = observer();
         assert!(observer.wakes.settings_changed.swap(false, Ordering::SeqCst), "they are unknown at first");
@@ -216,6 +228,6 @@ mod tests {
         assert_eq!(woken(&observer).await, "fd");
         observer.observe(&Tick { resync: true, ..tick() });
         assert!(observer.wakes.settings_changed.load(Ordering::SeqCst));
-        assert_eq!(woken(&observer).await, "fprdh");
+        assert_eq!(woken(&observer).await, "fprodh");
     }
 }

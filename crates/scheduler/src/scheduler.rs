@@ -24,6 +24,7 @@ use crate::loops::SchedulerLoop;
 use crate::observer::{SchedulerObserver, Wakes};
 use crate::promote::Promote;
 use crate::recover::Recover;
+use crate::relay::Relay;
 use crate::sweep::HistoryAges;
 use crate::system::{SystemRegistry, SystemRunner};
 
@@ -128,7 +129,9 @@ impl Start<'_> {
         let recover = Recover { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Fire, fire, stop);
         self.spawn(SchedulerLoop::Promote, promote, stop);
+        let relay = Relay { outbox: stores.outbox.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Recover, recover, stop);
+        self.spawn(SchedulerLoop::Relay, relay, stop);
     }
 
     /// The heartbeat goes on until the work has drained; the finisher ends with the last executor.
@@ -189,6 +192,7 @@ impl Start<'_> {
             SchedulerLoop::Fire => &wakes.fire,
             SchedulerLoop::Promote => &wakes.promote,
             SchedulerLoop::Recover => &wakes.recover,
+            SchedulerLoop::Relay => &wakes.relay,
             SchedulerLoop::Dispatch => &wakes.dispatch,
             SchedulerLoop::Heartbeat => &wakes.heartbeat,
         };

@@ -35,6 +35,7 @@ pub(crate) async fn sweep(stores: Stores, ages: HistoryAges, stop: CancellationT
     sweep.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
     sweep.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
     sweep.drain("audit", || stores.audit.sweep(ages.audit, BATCH)).await;
+    sweep.drain("failed_entries", || stores.outbox.sweep(ages.runs, BATCH)).await;
     sweep.drain("signals", || stores.feed.sweep(BATCH)).await;
     sweep.drain("room_events", || stores.rooms.sweep(BATCH)).await;
     sweep.drain("runs", || stores.runs.sweep(ages.runs, BATCH)).await;

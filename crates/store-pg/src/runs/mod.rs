@@ -4,7 +4,7 @@ pub(crate) mod cancel;
 mod finish;
 mod lease;
 mod recover;
-mod trigger;
+pub(crate) mod trigger;
 
 use std::sync::Arc;
 

@@ -28,28 +28,61 @@ pub(super) async fn trigger(
     if let Some(before) = claim(&mut tx, context, run.id.as_uuid()).await? {
         return tx.undo(before).await;
     }
-    let Some(spec) = lock_task(&mut tx, run.task_id).await? else {
-        return tx.undo(Written::Now(TriggerOutcome::TaskNotFound)).await;
-    };
-    if let Some(outcome) = obstacle(&mut tx, run, &spec).await? {
-        let TriggerOutcome::Adopted(id) = outcome else { return tx.undo(Written::Now(outcome)).await };
-        complete(&mut tx, context, &OnceRecord { result_id: id.as_uuid(), result: None }).await?;
-        audit(&mut tx, context).await?;
-        tx.commit().await?;
-        return Ok(Written::Now(outcome));
-    }
-    if spec.overlap == Overlap::Replace {
-        cancel_active(&mut tx, &[run.task_id.as_uuid()]).await?;
-    }
-    if !insert(&mut tx, run, &spec).await? {
-        let other = active_with_key(&mut tx, run).await?.ok_or_else(collided)?;
-        return tx.undo(Written::Now(TriggerOutcome::Duplicate(other))).await;
+    let outcome = make(&mut tx, run).await?;
+    match outcome {
+        TriggerOutcome::Created(_) => {}
+        TriggerOutcome::Adopted(id) => {
+            complete(&mut tx, context, &OnceRecord { result_id: id.as_uuid(), result: None }).await?;
+        }
+        refused => return tx.undo(Written::Now(refused)).await,
     }
     audit(&mut tx, context).await?;
     fail_point::hit(FailPoint::BeforeTriggerCommit);
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterTriggerCommit);
-    Ok(Written::Now(TriggerOutcome::Created(run.id)))
+    Ok(Written::Now(outcome))
+}
+
+/// Makes a run under the overlap policy of its task, if that allows it.
+pub(crate) async fn make(tx: &mut Tx, run: &NewRun) -> StoreResult<TriggerOutcome> {
+    let Some(spec) = lock_task(tx, run.task_id).await? else { return Ok(TriggerOutcome::TaskNotFound) };
+    if let Some(outcome) = obstacle(tx, run, &spec).await? {
+        return Ok(outcome);
+    }
+    if spec.overlap == Overlap::Replace {
+        cancel_active(tx, &[run.task_id.as_uuid()]).await?;
+    }
+    if !insert(tx, run, &spec).await? {
+        return active_with_key(tx, run).await?.map(TriggerOutcome::Duplicate).ok_or_else(collided);
+    }
+    Ok(TriggerOutcome::Created(run.id))
+}
+
+/// Locks those of the tasks whose policy asks for it, in the order of their ids, so that runs of many tasks can be
+/// made in any order.
+pub(crate) async fn lock_in_order(tx: &mut Tx, tasks: &[Uuid]) -> StoreResult<()> {
+    let specs: Vec<(Uuid, String)> = sqlx::query_as(
+        "-- tasks.read_policies
+         SELECT id, spec FROM switchboard.tasks WHERE id = ANY ($1) AND deleted_at IS NULL",
+    )
+    .bind(tasks)
+    .fetch_all(&mut **tx)
+    .await
+    .map_err(fault)?;
+    let is_exclusive = |spec: String| read(spec).is_ok_and(|spec| spec.overlap != Overlap::Allow);
+    let exclusive: Vec<Uuid> = specs.into_iter().filter_map(|(id, spec)| is_exclusive(spec).then_some(id)).collect();
+    if exclusive.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "-- tasks.lock_in_order
+         SELECT FROM switchboard.tasks WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
+    )
+    .bind(exclusive)
+    .execute(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(())
 }
 
 /// Locks a task as strongly as its policy asks for and reads its definition.

@@ -7,6 +7,7 @@ mod bad_rows;
 mod feed;
 mod hints;
 mod migrations;
+mod outbox;
 mod pooled;
 mod sweeps;
 mod waits;
