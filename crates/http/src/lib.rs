@@ -32,6 +32,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
+use switchboard_scheduler::Replay;
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
@@ -60,6 +61,8 @@ pub struct Api {
     pub publisher: Publisher,
     /// What sockets may ask for.
     pub operations: Operations,
+    /// What moves the clock of schedules, on a server with a test clock.
+    pub replay: Option<Replay>,
     /// How the change feed is doing.
     pub feed: FeedStatus,
     /// The metrics of this process.

@@ -12,6 +12,7 @@ pub mod ids;
 pub mod instance;
 pub mod json_text;
 pub mod limit;
+pub mod outbox;
 pub mod page;
 pub mod room;
 pub mod run;

@@ -26,8 +26,7 @@ pub enum SchedulerLoop {
 
 impl SchedulerLoop {
     /// Every loop.
-    pub const ALL: [Self; 6] =
-        [Self::Fire, Self::Promote, Self::Recover, Self::Relay, Self::Dispatch, Self::Heartbeat];
+    pub const ALL: [Self; 6] = [Self::Fire, Self::Promote, Self::Recover, Self::Relay, Self::Dispatch, Self::Heartbeat];
 
     /// Returns its name in logs, metrics and the console.
     #[must_use]

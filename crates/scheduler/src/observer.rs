@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
 use switchboard_model::identity::PoolName;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::lease::Held;
+use crate::replay::Progress;
 use crate::wake::Wake;
 
 /// The wake-ups of the loops and what else they tell each other.
@@ -29,6 +31,8 @@ pub(crate) struct Wakes {
     pub(crate) wants_permits: AtomicBool,
     /// Grows with every request to cancel a running run.
     pub(crate) cancels: AtomicU64,
+    /// What the loops have done, for whoever waits until they have nothing to do.
+    pub(crate) progress: watch::Sender<Progress>,
 }
 
 impl Default for Wakes {
@@ -43,6 +47,7 @@ impl Default for Wakes {
             settings_changed: AtomicBool::new(true),
             wants_permits: AtomicBool::new(false),
             cancels: AtomicU64::new(0),
+            progress: watch::Sender::default(),
         }
     }
 }

@@ -25,6 +25,7 @@ use crate::observer::{SchedulerObserver, Wakes};
 use crate::promote::Promote;
 use crate::recover::Recover;
 use crate::relay::Relay;
+use crate::replay::Replay;
 use crate::sweep::HistoryAges;
 use crate::system::{SystemRegistry, SystemRunner};
 
@@ -66,6 +67,12 @@ impl Scheduler {
         let runners = std::iter::once(own).chain(runners).map(|runner| (runner.kind(), runner)).collect();
         let held = Arc::new(Held::new(options.lease));
         Self { stores: stores.clone(), options, runners, wakes: Arc::default(), held }
+    }
+
+    /// Returns what moves the schedule clock of the stores, if a test may do that.
+    #[must_use]
+    pub fn replay(&self) -> Option<Replay> {
+        Replay::new(&self.stores, &self.wakes)
     }
 
     /// Returns what the change feed is to call with each tick.

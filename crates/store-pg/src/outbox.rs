@@ -1,25 +1,25 @@
 //! The outbox: what applications have left in their transactions takes effect here.
 //!
 //! The relay takes entries in one transaction with what they bring about, so that each takes effect exactly once. It
-//! locks the entries first and passes over those of another relay, then the tasks in the order of their ids.
+//! locks the entries first and passes over those of another relay, then makes their runs as any trigger does.
 
+use std::error::Error as _;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_model::Timestamp;
 use switchboard_model::identity::NameError;
 use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::outbox::FailedEntry;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::run::{DedupeScope, NewRun, Trigger, clean_error};
 use switchboard_model::span::Span;
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{
-    FailedEntry, OutboxStore, RelayReport, StoreError, StoreResult, TriggerOutcome,
-};
+use switchboard_store_api::{OutboxStore, RelayReport, StoreError, StoreResult, TriggerOutcome};
 use uuid::Uuid;
 
 use crate::connect::{Database, Tx};
-use crate::context::twice;
+use crate::context::{collided, twice};
 use crate::error::fault;
 use crate::rows::{json, parsed};
 use crate::runs::trigger;
@@ -94,14 +94,7 @@ async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> StoreResult<
     if entries.is_empty() {
         return tx.undo(RelayReport::default()).await;
     }
-    let tasks: Vec<Uuid> = entries.iter().filter_map(|entry| entry.task_id).collect();
-    trigger::lock_in_order(&mut tx, &tasks).await?;
-    let mut failures = Vec::new();
-    for entry in &entries {
-        if let Some(error) = apply(&mut tx, entry, care).await? {
-            failures.push((entry.id, error));
-        }
-    }
+    let failures = apply(&mut tx, &entries, care).await?;
     remove(&mut tx, &entries, &failures).await?;
     fail_point::hit(FailPoint::BeforeTriggerCommit);
     tx.commit().await?;
@@ -134,32 +127,44 @@ async fn take(tx: &mut Tx, limit: u32) -> StoreResult<Vec<Entry>> {
     .map_err(fault)
 }
 
-/// Lets an entry take effect; returns why it cannot, if so.
-async fn apply(tx: &mut Tx, entry: &Entry, care: Care) -> StoreResult<Option<String>> {
-    let run = match entry.run() {
-        Ok(run) => run,
-        Err(error) => return Ok(Some(error)),
-    };
-    let made = match care {
-        Care::Batch => trigger::make(tx, &run).await,
-        Care::Each => make_or_undo(tx, &run).await,
-    };
-    match (made, care) {
-        (Ok(outcome), _) => Ok(refusal(&outcome)),
-        // What is stored cannot be read: no statement failed.
-        (Err(error @ StoreError::Corrupt { .. }), _) => Ok(Some(error.to_string())),
-        (Err(error), Care::Each) if !error.is_transient() => Ok(Some(error.to_string())),
-        (Err(error), _) => Err(error),
+/// Lets entries take effect; returns which cannot, and why.
+async fn apply(tx: &mut Tx, entries: &[Entry], care: Care) -> StoreResult<Vec<(i64, String)>> {
+    let (mut ids, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for entry in entries {
+        match entry.run() {
+            Ok(run) => {
+                ids.push(entry.id);
+                runs.push(run);
+            }
+            Err(error) => failures.push((entry.id, error)),
+        }
     }
+    match care {
+        Care::Batch => {
+            let outcomes = trigger::place(tx, &runs).await?;
+            failures.extend(ids.into_iter().zip(&outcomes).filter_map(|(id, outcome)| Some((id, refusal(outcome)?))));
+        }
+        Care::Each => {
+            for (id, run) in ids.into_iter().zip(runs) {
+                let refused = match place_or_undo(tx, run).await {
+                    Err(error) if error.is_transient() => return Err(error),
+                    Err(error) => Some(with_causes(&error)),
+                    Ok(outcome) => refusal(&outcome),
+                };
+                failures.extend(refused.map(|error| (id, error)));
+            }
+        }
+    }
+    Ok(failures)
 }
 
 /// Makes a run, and leaves the transaction as it was where that fails.
-async fn make_or_undo(tx: &mut Tx, run: &NewRun) -> StoreResult<TriggerOutcome> {
+async fn place_or_undo(tx: &mut Tx, run: NewRun) -> StoreResult<TriggerOutcome> {
     sqlx::raw_sql("SAVEPOINT entry").execute(&mut **tx).await.map_err(fault)?;
-    let made = trigger::make(tx, run).await;
-    let end = if made.is_ok() { "RELEASE entry" } else { "ROLLBACK TO entry; RELEASE entry" };
+    let placed = trigger::place(tx, &[run]).await;
+    let end = if placed.is_ok() { "RELEASE entry" } else { "ROLLBACK TO entry; RELEASE entry" };
     sqlx::raw_sql(end).execute(&mut **tx).await.map_err(fault)?;
-    made
+    placed?.pop().ok_or_else(collided)
 }
 
 impl Entry {
@@ -182,6 +187,11 @@ impl Entry {
     }
 }
 
+fn with_causes(error: &StoreError) -> String {
+    let causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
 /// Says in which outcomes nothing carries out what the entry asked for.
 fn refusal(outcome: &TriggerOutcome) -> Option<String> {
     match outcome {
@@ -190,9 +200,7 @@ fn refusal(outcome: &TriggerOutcome) -> Option<String> {
         TriggerOutcome::Active(run) => {
             Some(format!("run {run} of the task was active, and its overlap policy is skip"))
         }
-        TriggerOutcome::QueueFull => {
-            Some("as many runs of the task were waiting as its queue_max allows".to_owned())
-        }
+        TriggerOutcome::QueueFull => Some("as many runs of the task were waiting as its queue_max allows".to_owned()),
     }
 }
 

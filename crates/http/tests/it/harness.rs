@@ -72,6 +72,7 @@ impl Replica {
             stores,
             hub,
             publisher,
+            replay: None,
             feed: feed.status(),
             prometheus: PrometheusBuilder::new().build_recorder().handle(),
             lifecycle: Lifecycle::new(),

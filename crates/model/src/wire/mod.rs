@@ -9,6 +9,7 @@ pub mod op;
 pub mod problem;
 pub mod rest;
 pub mod strict;
+pub mod test_clock;
 
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "switchboard.v1";

@@ -4,6 +4,7 @@ mod accounts;
 mod api_key;
 mod apply;
 mod audit;
+mod clock;
 mod documents;
 mod failure;
 mod instance;
@@ -33,6 +34,7 @@ use crate::output::Form;
 
 pub(crate) use self::api_key::run as api_key;
 pub(crate) use self::audit::run as audit;
+pub(crate) use self::clock::{outbox, run as clock};
 pub(crate) use self::instance::run as instance;
 pub(crate) use self::migrate::run as migrate;
 pub(crate) use self::openapi::run as openapi;

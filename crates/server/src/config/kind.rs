@@ -27,6 +27,7 @@ macro_rules! kinds {
 kinds! {
     Address = "address and port";
     Duration = "duration";
+    Instant = "instant or now";
     Network = "network";
     Origin = "origin";
     Path = "path";

@@ -185,7 +185,7 @@ async fn move_runs(tx: &mut Tx, changes: &[Change], freed: &[&(String, Uuid)]) -
          WITH moved AS (
              UPDATE switchboard.runs AS run
              SET state = given.state, attempt = given.attempt,
-                 run_at = coalesce(clock_timestamp() + given.delay_ms * interval '1 millisecond', run.run_at),
+                 run_at = coalesce(coalesce($11, clock_timestamp()) + given.delay_ms * interval '1 millisecond', run.run_at),
                  is_reclaimed = run.is_reclaimed OR given.is_reclaimed,
                  lease_until = NULL, deadline_at = NULL,
                  finished_at = CASE WHEN given.state IN ('succeeded', 'failed', 'cancelled', 'dead')
@@ -217,6 +217,7 @@ async fn move_runs(tx: &mut Tx, changes: &[Change], freed: &[&(String, Uuid)]) -
     .bind(notes.iter().map(|note| note.error.as_deref()).collect::<Vec<_>>())
     .bind(freed.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>())
     .bind(freed.iter().map(|(_, run)| *run).collect::<Vec<_>>())
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)

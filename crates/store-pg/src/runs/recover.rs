@@ -63,7 +63,7 @@ pub(super) async fn promote(database: &Arc<Database>, limit: u32) -> StoreResult
     let pools: Vec<(String, i64)> = sqlx::query_as(
         "-- runs.promote_due
          WITH due AS MATERIALIZED (
-             SELECT id FROM switchboard.runs WHERE state = 'scheduled' AND run_at <= statement_timestamp()
+             SELECT id FROM switchboard.runs WHERE state = 'scheduled' AND run_at <= coalesce($2, statement_timestamp())
              ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
          ),
          promoted AS (
@@ -72,6 +72,7 @@ pub(super) async fn promote(database: &Arc<Database>, limit: u32) -> StoreResult
          SELECT pool, count(*) FROM promoted GROUP BY pool",
     )
     .bind(i64::from(limit))
+    .bind(tx.set_time())
     .fetch_all(&mut *tx)
     .await
     .map_err(fault)?;

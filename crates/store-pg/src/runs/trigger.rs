@@ -28,7 +28,7 @@ pub(super) async fn trigger(
     if let Some(before) = claim(&mut tx, context, run.id.as_uuid()).await? {
         return tx.undo(before).await;
     }
-    let outcome = make(&mut tx, run).await?;
+    let outcome = place_one(&mut tx, run).await?;
     match outcome {
         TriggerOutcome::Created(_) => {}
         TriggerOutcome::Adopted(id) => {
@@ -43,8 +43,19 @@ pub(super) async fn trigger(
     Ok(Written::Now(outcome))
 }
 
+/// Makes runs in order, each under the overlap policy of its task; returns one outcome for each.
+pub(crate) async fn place(tx: &mut Tx, runs: &[NewRun]) -> StoreResult<Vec<TriggerOutcome>> {
+    let tasks: Vec<Uuid> = runs.iter().map(|run| run.task_id.as_uuid()).collect();
+    lock_in_order(tx, &tasks).await?;
+    let mut outcomes = Vec::with_capacity(runs.len());
+    for run in runs {
+        outcomes.push(place_one(tx, run).await?);
+    }
+    Ok(outcomes)
+}
+
 /// Makes a run under the overlap policy of its task, if that allows it.
-pub(crate) async fn make(tx: &mut Tx, run: &NewRun) -> StoreResult<TriggerOutcome> {
+async fn place_one(tx: &mut Tx, run: &NewRun) -> StoreResult<TriggerOutcome> {
     let Some(spec) = lock_task(tx, run.task_id).await? else { return Ok(TriggerOutcome::TaskNotFound) };
     if let Some(outcome) = obstacle(tx, run, &spec).await? {
         return Ok(outcome);
@@ -60,7 +71,7 @@ pub(crate) async fn make(tx: &mut Tx, run: &NewRun) -> StoreResult<TriggerOutcom
 
 /// Locks those of the tasks whose policy asks for it, in the order of their ids, so that runs of many tasks can be
 /// made in any order.
-pub(crate) async fn lock_in_order(tx: &mut Tx, tasks: &[Uuid]) -> StoreResult<()> {
+async fn lock_in_order(tx: &mut Tx, tasks: &[Uuid]) -> StoreResult<()> {
     let specs: Vec<(Uuid, String)> = sqlx::query_as(
         "-- tasks.read_policies
          SELECT id, spec FROM switchboard.tasks WHERE id = ANY ($1) AND deleted_at IS NULL",
@@ -192,13 +203,15 @@ async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool>
     let is_ready = run.delay.as_millis() == 0;
     let inserted = sqlx::query(
         "-- runs.insert_triggered
-         WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+         WITH moment AS MATERIALIZED (
+             SELECT clock.now, coalesce($19, clock.now) AS due FROM clock_timestamp() AS clock (now)
+         ),
          made AS (
              INSERT INTO switchboard.runs
                  (id, task_id, state, trigger, pool, priority, run_at, max_attempts, timeout_ms, key, key_max,
                   dedupe_key, created_at, is_pull, start_by, pace_key, pace, keep_ms)
-             SELECT $1, $2, $3, $4, $5, $6, moment.now + $7 * interval '1 millisecond', $8, $9, $10, $11, $12,
-                    moment.now, $14, moment.now + ($7 + $15::bigint) * interval '1 millisecond', $16, $17, $18
+             SELECT $1, $2, $3, $4, $5, $6, moment.due + $7 * interval '1 millisecond', $8, $9, $10, $11, $12,
+                    moment.now, $14, moment.due + ($7 + $15::bigint) * interval '1 millisecond', $16, $17, $18
              FROM moment
              ON CONFLICT (task_id, dedupe_key)
                  WHERE dedupe_key IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting', 'running')
@@ -229,6 +242,7 @@ async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool>
     .bind(pace_key)
     .bind(pace)
     .bind(terms.retention.map(Span::as_millis_i64))
+    .bind(tx.set_time())
     .fetch_optional(&mut **tx)
     .await
     .map_err(fault)?;
@@ -266,11 +280,12 @@ pub(super) async fn retry(database: &Arc<Database>, context: &WriteContext, id: 
              UPDATE switchboard.run_details SET result = NULL, error = NULL WHERE run_id = $1
          )
          UPDATE switchboard.runs
-         SET state = 'queued', trigger = 'retry', attempt = 0, run_at = clock_timestamp(), is_reclaimed = false,
+         SET state = 'queued', trigger = 'retry', attempt = 0, run_at = coalesce($2, clock_timestamp()), is_reclaimed = false,
              cancel_requested_at = NULL, started_at = NULL, finished_at = NULL
          WHERE id = $1 RETURNING pool",
     )
     .bind(id.as_uuid())
+    .bind(tx.set_time())
     .fetch_one(&mut *tx)
     .await
     .map_err(fault)?;

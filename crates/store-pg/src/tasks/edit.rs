@@ -30,7 +30,7 @@ pub(super) async fn create(
     if let Some(before) = claim(&mut tx, context, id.as_uuid()).await? {
         return tx.undo(before).await;
     }
-    let now = tx.now().await?;
+    let now = tx.schedule_now().await?;
     let spec = match spec.clone().checked(now).and_then(|spec| with_future(spec, now)) {
         Ok(spec) => spec,
         Err(error) => return tx.undo(Written::Now(TaskCreateOutcome::Refused(error))).await,
@@ -39,7 +39,7 @@ pub(super) async fn create(
         "-- tasks.create
          INSERT INTO switchboard.tasks
              (id, name, spec, has_schedule, is_active, next_run_at, created_at, updated_at)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $7)
+         SELECT $1, $2, $3, $4, $5, $6, moment, moment FROM clock_timestamp() AS moment
          ON CONFLICT (name) WHERE deleted_at IS NULL DO NOTHING
          RETURNING id, spec, is_active, next_run_at, version, parked, created_at, updated_at",
     )
@@ -49,7 +49,6 @@ pub(super) async fn create(
     .bind(spec.schedule.is_some())
     .bind(spec.is_active)
     .bind(next_after(&spec, now))
-    .bind(now)
     .fetch_optional(&mut *tx)
     .await
     .map_err(fault)?;
@@ -82,7 +81,7 @@ pub(super) async fn update(
     if row.version != edit.expected {
         return tx.undo(TaskUpdateOutcome::VersionMismatch(row.version)).await;
     }
-    let now = tx.now().await?;
+    let now = tx.schedule_now().await?;
     // A definition that was parked or cannot be read is replaced as a whole.
     let before = if row.parked.is_some() { None } else { row.spec().ok() };
     let mut spec = edit.spec.clone();
@@ -101,7 +100,7 @@ pub(super) async fn update(
     }
     let was = Arming { is_active: row.is_active, next_run_at: row.next_run_at, paused_at };
     let (arming, skip) = was.follow(before.as_ref(), &spec, now);
-    let task = write(&mut tx, edit.id, &Change { spec, arming, skip, now }).await?;
+    let task = write(&mut tx, edit.id, &Change { spec, arming, skip }).await?;
     audit(&mut tx, context).await?;
     tx.commit().await?;
     Ok(TaskUpdateOutcome::Updated(task))
@@ -116,7 +115,7 @@ pub(super) async fn set_active(
     let mut tx = database.begin().await?;
     let Some(Locked { row, paused_at }) = lock(&mut tx, id).await? else { return tx.undo(None).await };
     let before = row.spec().map_err(|error| StoreError::corrupt("task", error))?;
-    let now = tx.now().await?;
+    let now = tx.schedule_now().await?;
     // A schedule without a future cannot come into force.
     let active = active && (row.is_active || before.schedule.as_ref().is_none_or(|s| s.next_after(now).is_some()));
     if row.is_active == active {
@@ -125,7 +124,7 @@ pub(super) async fn set_active(
     let spec = TaskSpec { is_active: active, ..before.clone() };
     let was = Arming { is_active: row.is_active, next_run_at: row.next_run_at, paused_at };
     let (arming, skip) = was.follow(Some(&before), &spec, now);
-    let task = write(&mut tx, id, &Change { spec, arming, skip, now }).await?;
+    let task = write(&mut tx, id, &Change { spec, arming, skip }).await?;
     audit(&mut tx, context).await?;
     tx.commit().await?;
     Ok(Some(task))
@@ -253,7 +252,6 @@ struct Change {
     spec: TaskSpec,
     arming: Arming,
     skip: Option<SkipRange>,
-    now: Timestamp,
 }
 
 async fn write(tx: &mut Tx, id: TaskId, change: &Change) -> StoreResult<Task> {
@@ -261,7 +259,7 @@ async fn write(tx: &mut Tx, id: TaskId, change: &Change) -> StoreResult<Task> {
         "-- tasks.update
          UPDATE switchboard.tasks
          SET name = $2, spec = $3, has_schedule = $4, is_active = $5, next_run_at = $6, paused_at = $7,
-             parked = NULL, version = version + 1, updated_at = $8
+             parked = NULL, version = version + 1, updated_at = clock_timestamp()
          WHERE id = $1
          RETURNING id, spec, is_active, next_run_at, version, parked, created_at, updated_at",
     )
@@ -272,7 +270,6 @@ async fn write(tx: &mut Tx, id: TaskId, change: &Change) -> StoreResult<Task> {
     .bind(change.arming.is_active)
     .bind(change.arming.next_run_at)
     .bind(change.arming.paused_at)
-    .bind(change.now)
     .fetch_one(&mut **tx)
     .await
     .map_err(fault)?;

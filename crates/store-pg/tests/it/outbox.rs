@@ -6,11 +6,14 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool};
 use switchboard_model::fire::FirePlan;
 use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::outbox::FailedEntry;
 use switchboard_model::page::PageRequest;
 use switchboard_model::run::{Run, RunState, Trigger};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
-use switchboard_store_api::{FailedEntry, RelayReport, RunFilter, Stores, TaskUpdateOutcome, TriggerOutcome, WriteContext};
+use switchboard_store_api::{
+    RelayReport, RunFilter, Stores, TaskCreateOutcome, TaskUpdateOutcome, TriggerOutcome, WriteContext,
+};
 use switchboard_store_conformance::Backend as _;
 use uuid::Uuid;
 
@@ -24,7 +27,10 @@ fn context() -> WriteContext {
 
 async fn create(stores: &Stores, spec: &str) -> Task {
     let spec: TaskSpec = serde_json::from_str(spec).unwrap();
-    stores.tasks.create(&context(), TaskId::new(), &spec).await.unwrap().now().unwrap()
+    match stores.tasks.create(&context(), TaskId::new(), &spec).await.unwrap().now().unwrap() {
+        TaskCreateOutcome::Created(task) => task,
+        outcome => panic!("{outcome:?}"),
+    }
 }
 
 /// Makes a task that a trigger alone can run.
@@ -115,7 +121,8 @@ async fn the_ids_are_those_of_the_runs_and_grow_with_time() {
 async fn an_application_that_stands_idle_after_the_call_stalls_nobody() {
     let backend = PgBackend::create().await;
     let stores = backend.stores().await;
-    let skip = r#"{"name":"job","action":{"system":{"function":"nothing"}},"overlap":"skip","schedule":{"every":"1h"}}"#;
+    let skip =
+        r#"{"name":"job","action":{"system":{"function":"nothing"}},"overlap":"skip","schedule":{"every":"1h"}}"#;
     let task = create(&stores, skip).await;
     let other = create(&stores, &skip.replace("job", "other")).await;
     let mut idle = backend.database.pool().begin().await.unwrap();
@@ -225,7 +232,10 @@ async fn what_cannot_take_effect_is_kept_with_its_reason() {
         .await
         .unwrap();
     // A later version may leave other things.
-    sqlx::query("INSERT INTO switchboard.outbox (kind, subject) VALUES ('publish', 'room')").execute(pool).await.unwrap();
+    sqlx::query("INSERT INTO switchboard.outbox (kind, subject) VALUES ('publish', 'room')")
+        .execute(pool)
+        .await
+        .unwrap();
     assert_eq!(relay(&stores).await, report(1, 4));
     let failed = failed(&stores).await;
     let reasons: Vec<_> = failed.iter().rev().map(|entry| (entry.subject.as_str(), entry.error.as_str())).collect();

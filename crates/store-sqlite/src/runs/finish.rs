@@ -157,7 +157,7 @@ async fn end(change: &mut Change, run: &Current, ending: Ending, freed: &mut Fre
         Ending::Cancelled => Departure::to(run, RunState::Cancelled),
         Ending::Retry { .. } | Ending::Released if run.is_cancel_requested => Departure::to(run, RunState::Cancelled),
         Ending::Retry { delay, .. } if run.has_attempts_left() => {
-            Departure { run_at: Some(later(change.now, *delay)), ..Departure::to(run, RunState::Scheduled) }
+            Departure { run_at: Some(later(change.schedule_now, *delay)), ..Departure::to(run, RunState::Scheduled) }
         }
         Ending::Retry { .. } => Departure::to(run, RunState::Dead),
         Ending::Released => {

@@ -111,7 +111,7 @@ pub(super) async fn promote(change: &mut Change, limit: u32) -> DbResult<Promote
             SELECT id FROM runs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?)
         RETURNING pool",
     )
-    .bind(change.now)
+    .bind(change.schedule_now)
     .bind(limit)
     .fetch_all(&mut change.connection)
     .await?;

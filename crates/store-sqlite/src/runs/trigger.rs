@@ -34,7 +34,7 @@ pub(crate) struct Draft<'a> {
 
 /// Inserts a run, ready or scheduled; `false` means that its occurrence has a run already.
 pub(crate) async fn insert(change: &mut Change, draft: &Draft<'_>) -> DbResult<bool> {
-    let state = if draft.run_at > change.now { RunState::Scheduled } else { RunState::Queued };
+    let state = if draft.run_at > change.schedule_now { RunState::Scheduled } else { RunState::Queued };
     let terms = draft.spec.terms(draft.task_id);
     let (key, key_max) = terms.permit.unzip();
     let (pace_key, pace) = terms.pace.map(|(key, rate)| (key, rate.to_string())).unzip();
@@ -144,13 +144,13 @@ pub(super) async fn trigger(
         task_id: run.task_id,
         spec: &spec,
         trigger: run.trigger,
-        run_at: later(change.now, run.delay),
+        run_at: later(change.schedule_now, run.delay),
         scheduled_for: None,
         dedupe_key: run.dedupe_key.as_ref(),
         input: run.input.as_ref(),
     };
     insert(change, &draft).await?;
-    if draft.run_at <= change.now {
+    if draft.run_at <= change.schedule_now {
         change.signal(SignalKind::PoolQueued, spec.pool.as_str(), 0);
     }
     context::complete(change, &context, run.id.as_uuid()).await?;
@@ -199,7 +199,7 @@ pub(super) async fn retry(change: &mut Change, context: WriteContext, id: RunId)
             cancel_requested_at = NULL, started_at = NULL, finished_at = NULL
         WHERE id = ?2",
     )
-    .bind(change.now)
+    .bind(change.schedule_now)
     .bind(id.as_uuid())
     .execute(&mut change.connection)
     .await?;

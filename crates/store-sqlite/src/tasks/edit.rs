@@ -51,7 +51,7 @@ pub(super) async fn create(
     if let Some(replayed) = context::replay(change, &context).await? {
         return Ok(replayed);
     }
-    let now = instant(change.now)?;
+    let now = instant(change.schedule_now)?;
     let Armed { spec, next_run_at } = match spec.checked(now).and_then(|spec| Armed::from_now(spec, now)) {
         Ok(armed) => armed,
         Err(error) => return Ok(Written::Now(TaskCreateOutcome::Refused(error))),
@@ -75,7 +75,8 @@ pub(super) async fn create(
     .await?;
     change.signal(SignalKind::TaskChanged, id.to_string(), 1);
     context::complete(change, &context, id.as_uuid()).await?;
-    let task = Task { id, spec, next_run_at, version: 1, parked: None, created_at: now, updated_at: now };
+    let created_at = instant(change.now)?;
+    let task = Task { id, spec, next_run_at, version: 1, parked: None, created_at, updated_at: created_at };
     Ok(Written::Now(TaskCreateOutcome::Created(task)))
 }
 
@@ -84,7 +85,7 @@ pub(super) async fn update(change: &mut Change, context: WriteContext, edit: Edi
     if row.version != edit.expected {
         return Ok(TaskUpdateOutcome::VersionMismatch(row.version));
     }
-    let now = instant(change.now)?;
+    let now = instant(change.schedule_now)?;
     // A definition that was parked or cannot be read is replaced as a whole.
     let before = if row.parked.is_some() { None } else { row.spec().ok() };
     let spec = match keep_anchor(edit.spec, before.as_ref()).checked(now) {
@@ -113,7 +114,7 @@ pub(super) async fn update(change: &mut Change, context: WriteContext, edit: Edi
         record_pause(change, &row, &before).await?;
     } else if !stays {
         // A pause that goes on under another schedule counts from here.
-        row.paused_at = row.paused_at.map(|_| change.now);
+        row.paused_at = row.paused_at.map(|_| change.schedule_now);
     }
     Ok(TaskUpdateOutcome::Updated(write(change, context, row, armed).await?))
 }
@@ -146,7 +147,7 @@ pub(super) async fn set_active(
     }
     let spec = TaskSpec { is_active: active, ..before.clone() };
     // A schedule that has no future any more cannot be resumed.
-    let armed = Armed::from_now(spec, instant(change.now)?)
+    let armed = Armed::from_now(spec, instant(change.schedule_now)?)
         .unwrap_or(Armed { spec: TaskSpec { is_active: false, ..before }, next_run_at: None });
     Ok(Some(write(change, context, row, armed).await?))
 }
@@ -179,7 +180,7 @@ pub(super) async fn delete(change: &mut Change, context: WriteContext, id: TaskI
 async fn record_pause(change: &mut Change, row: &TaskRow, spec: &TaskSpec) -> DbResult<()> {
     let (Some(schedule), Some(paused_at)) = (&spec.schedule, row.paused_at) else { return Ok(()) };
     let Some(first) = schedule.next_after(instant(paused_at)?) else { return Ok(()) };
-    let Some(paused) = schedule.between(first, instant(change.now)?) else { return Ok(()) };
+    let Some(paused) = schedule.between(first, instant(change.schedule_now)?) else { return Ok(()) };
     let range = SkipRange { from: first, to: paused.last(), count: paused.count, cause: SkipCause::Paused };
     fire::record_skip(change, TaskId::from_uuid(row.id), &range).await
 }
@@ -191,7 +192,7 @@ async fn write(change: &mut Change, context: WriteContext, row: TaskRow, armed: 
         (_, true) => None,
         (false, false) => row.paused_at,
         // An occurrence that was due and not fired yet belongs to the pause.
-        (true, false) => Some(row.next_run_at.map_or(change.now, |due| change.now.min(due - 1))),
+        (true, false) => Some(row.next_run_at.map_or(change.schedule_now, |due| change.schedule_now.min(due - 1))),
     };
     sqlx::query(
         "-- tasks.update

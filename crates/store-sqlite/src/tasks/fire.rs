@@ -11,7 +11,6 @@ use switchboard_model::run::{SkipCause, SkipRange, Trigger, clean_error};
 use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::{DueTasks, FireReport, StoreError};
 
-use crate::connect;
 use crate::error::DbResult;
 use crate::rows::{Stored, TaskRow, instant, micros};
 use crate::runs::{self, Draft};
@@ -23,9 +22,8 @@ pub(super) struct Unreadable {
     error: String,
 }
 
-/// Reads the due tasks, and apart from them those that this binary cannot read.
-pub(super) async fn due(readers: &SqlitePool, limit: u32) -> DbResult<(DueTasks, Vec<Unreadable>)> {
-    let now = connect::now();
+/// Reads the tasks that are due at `now`, and apart from them those that this binary cannot read.
+pub(super) async fn due(readers: &SqlitePool, now: i64, limit: u32) -> DbResult<(DueTasks, Vec<Unreadable>)> {
     let rows: Vec<TaskRow> = sqlx::query_as(
         "-- tasks.due
         SELECT * FROM tasks

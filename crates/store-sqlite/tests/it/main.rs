@@ -7,7 +7,7 @@ mod process;
 mod sweeps;
 
 use async_trait::async_trait;
-use switchboard_store_api::Stores;
+use switchboard_store_api::{ScheduleClock, Stores};
 use switchboard_store_conformance::Backend;
 use switchboard_store_sqlite::{SqliteOptions, open};
 use tempfile::TempDir;
@@ -47,6 +47,12 @@ impl Backend for SqliteBackend {
 
     async fn stores(&self) -> Stores {
         self.stores.clone()
+    }
+
+    async fn stores_at(&self, schedule_clock: ScheduleClock) -> Stores {
+        let path = self.folder.path().join("other.db");
+        let options = SqliteOptions { schedule_clock, ..SqliteOptions::new(path) };
+        open(&options, &self.tracker, self.stop.clone()).await.unwrap()
     }
 
     async fn idle_transaction(&self) -> Option<Box<dyn Send>> {
