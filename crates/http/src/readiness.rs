@@ -97,7 +97,7 @@ mod tests {
 
     use async_trait::async_trait;
     use switchboard_events::Feed;
-    use switchboard_model::feed::{FeedCursor, ListenerMode, Signal, Tick, TickRequest};
+    use switchboard_model::feed::{Agenda, FeedCursor, ListenerMode, Signal, Tick, TickRequest};
     use switchboard_store_api::{HintReceiver, StoreError, StoreResult, hint_channel};
 
     use super::*;
@@ -112,6 +112,10 @@ mod tests {
     #[async_trait]
     impl FeedStore for Database {
         async fn tick(&self, _: Option<&FeedCursor>, _: &TickRequest) -> StoreResult<Tick> {
+            Err(StoreError::Fenced)
+        }
+
+        async fn agenda(&self) -> StoreResult<Agenda> {
             Err(StoreError::Fenced)
         }
 
