@@ -19,6 +19,7 @@ mod runs;
 mod settings;
 mod socket;
 mod tasks;
+mod test_clock;
 mod tickets;
 mod triggers;
 mod users;

@@ -33,7 +33,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
-use switchboard_scheduler::PullQueue;
+use switchboard_scheduler::{PullQueue, Replay};
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
@@ -65,6 +65,8 @@ pub struct Api {
     pub pull: PullQueue,
     /// What sockets may ask for.
     pub operations: Operations,
+    /// What moves the clock of schedules, on a server with a test clock.
+    pub replay: Option<Replay>,
     /// How the change feed is doing.
     pub feed: FeedStatus,
     /// The metrics of this process.

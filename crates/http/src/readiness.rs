@@ -115,7 +115,7 @@ mod tests {
 
     use async_trait::async_trait;
     use switchboard_events::Feed;
-    use switchboard_model::feed::{FeedCursor, ListenerMode, Signal, Tick, TickRequest};
+    use switchboard_model::feed::{Agenda, FeedCursor, ListenerMode, Signal, Tick, TickRequest};
     use switchboard_store_api::{HintReceiver, StoreError, StoreResult, hint_channel};
 
     use super::*;
@@ -130,6 +130,10 @@ mod tests {
     #[async_trait]
     impl FeedStore for Database {
         async fn tick(&self, _: Option<&FeedCursor>, _: &TickRequest) -> StoreResult<Tick> {
+            Err(StoreError::Fenced)
+        }
+
+        async fn agenda(&self) -> StoreResult<Agenda> {
             Err(StoreError::Fenced)
         }
 

@@ -9,8 +9,8 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, occurrences, probes, rooms, runs,
-    settings, tasks, tickets, triggers, users, webhook_secrets, work,
+    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, occurrences, outbox, probes, rooms,
+    runs, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
@@ -146,6 +146,9 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::create;
     GET    "/api/v1/api-keys"              Access::Scope(Scope::Admin)      => api_keys::list;
     DELETE "/api/v1/api-keys/{id}"         Access::Scope(Scope::Admin)      => api_keys::revoke;
+    GET    "/api/v1/outbox/failed"         Access::Scope(Scope::Admin)      => outbox::failed;
+    GET    "/api/v1/test-clock"            Access::Scope(Scope::Admin)      => test_clock::show;
+    POST   "/api/v1/test-clock"            Access::Scope(Scope::Admin)      => test_clock::advance;
     GET    "/api/v1/audit"                 Access::Scope(Scope::Admin)      => audit::list;
     GET    "/api/v1/audit/export"          Access::Scope(Scope::Admin)      => audit::export;
 };

@@ -115,7 +115,8 @@ pub struct TickRequest {
 /// What is due next in the whole deployment, in database time; `None` where nothing is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NextDue {
-    /// The earliest `next_run_at` of an active task.
+    /// The earliest `next_run_at` of an active task. With a set schedule clock: now when that has come, else absent,
+    /// and so is `scheduled_run`.
     pub task: Option<Timestamp>,
     /// The earliest `run_at` of a scheduled run.
     pub scheduled_run: Option<Timestamp>,
@@ -125,6 +126,15 @@ pub struct NextDue {
     pub instance: Option<Timestamp>,
     /// Whether a pool of the request has queued runs.
     pub has_queued: bool,
+}
+
+/// What is to be done by schedule time, which a test may set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Agenda {
+    /// The earliest `next_run_at` of an active task or `run_at` of a scheduled run, in schedule time.
+    pub next: Option<Timestamp>,
+    /// Runs that are queued, waiting or running.
+    pub active: u64,
 }
 
 /// Everything a replica learns in one read of the feed.

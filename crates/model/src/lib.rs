@@ -13,6 +13,7 @@ pub mod instance;
 pub mod json_text;
 pub mod limit;
 pub mod occurrence;
+pub mod outbox;
 pub mod pace;
 pub mod page;
 pub mod redact;

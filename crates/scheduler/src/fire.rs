@@ -53,6 +53,9 @@ impl Activity for Fire {
         if report.runs > 0 {
             self.wakes.dispatch.now();
         }
+        if report.fired > 0 {
+            self.wakes.progress.send_modify(|progress| progress.runs += report.runs);
+        }
         if is_full && report.fired > 0 {
             self.wakes.fire.now();
         }

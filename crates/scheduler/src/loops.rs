@@ -16,6 +16,8 @@ pub enum SchedulerLoop {
     Promote,
     /// Takes runs away from holders that are gone.
     Recover,
+    /// Lets take effect what applications have left in their own transactions.
+    Relay,
     /// Leases ready runs and starts them.
     Dispatch,
     /// Renews the leases of the runs that go on here.
@@ -24,7 +26,7 @@ pub enum SchedulerLoop {
 
 impl SchedulerLoop {
     /// Every loop.
-    pub const ALL: [Self; 5] = [Self::Fire, Self::Promote, Self::Recover, Self::Dispatch, Self::Heartbeat];
+    pub const ALL: [Self; 6] = [Self::Fire, Self::Promote, Self::Recover, Self::Relay, Self::Dispatch, Self::Heartbeat];
 
     /// Returns its name in logs, metrics and the console.
     #[must_use]
@@ -33,6 +35,7 @@ impl SchedulerLoop {
             Self::Fire => "scheduler.fire",
             Self::Promote => "scheduler.promote",
             Self::Recover => "scheduler.recover",
+            Self::Relay => "scheduler.relay",
             Self::Dispatch => "scheduler.dispatch",
             Self::Heartbeat => "scheduler.heartbeat",
         }
@@ -42,7 +45,7 @@ impl SchedulerLoop {
     #[must_use]
     pub const fn role(self) -> Role {
         match self {
-            Self::Fire | Self::Promote | Self::Recover => Role::Scheduler,
+            Self::Fire | Self::Promote | Self::Recover | Self::Relay => Role::Scheduler,
             Self::Dispatch | Self::Heartbeat => Role::Worker,
         }
     }
@@ -54,6 +57,7 @@ impl SchedulerLoop {
             Self::Fire => Exclusivity::Idempotent("a task advances by compare-and-set, an occurrence has one run"),
             Self::Promote => Exclusivity::Idempotent("a run changes its state once, permits are counted under a lock"),
             Self::Recover => Exclusivity::Idempotent("an expired lease is taken once, under the lock of its run"),
+            Self::Relay => Exclusivity::Idempotent("an entry is taken out with what it brings about, under its lock"),
             Self::Dispatch => Exclusivity::Leased,
             Self::Heartbeat => Exclusivity::PerProcess("it renews what this process holds"),
         }
@@ -64,7 +68,7 @@ impl SchedulerLoop {
         let (period, jitter) = match self {
             // The feed says each second what is due and what is queued; the period is a backstop.
             Self::Fire | Self::Dispatch => (Span::from_secs(30), 0.2),
-            Self::Promote | Self::Recover => (Span::from_secs(5), 0.2),
+            Self::Promote | Self::Recover | Self::Relay => (Span::from_secs(5), 0.2),
             Self::Heartbeat => (Span::from_millis(lease.as_millis() / 3), 0.0),
         };
         Activation { name: self.name(), exclusivity: self.exclusivity(), period, jitter, wake: wake.clone() }
@@ -100,6 +104,7 @@ mod tests {
                 ("scheduler.fire", "scheduler", "idempotent"),
                 ("scheduler.promote", "scheduler", "idempotent"),
                 ("scheduler.recover", "scheduler", "idempotent"),
+                ("scheduler.relay", "scheduler", "idempotent"),
                 ("scheduler.dispatch", "worker", "leased"),
                 ("scheduler.heartbeat", "worker", "per process"),
             ]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use switchboard_model::run::RunState;
-use switchboard_store_api::RecoverReport;
+use switchboard_store_api::{RecoverReport, RelayReport};
 
 use crate::loops::SchedulerLoop;
 
@@ -16,6 +16,7 @@ const FINISHED: &str = "switchboard_scheduler_finished_runs_total";
 const LOST: &str = "switchboard_scheduler_lost_leases_total";
 const SKIPPED: &str = "switchboard_scheduler_skipped_occurrences_total";
 const RECOVERED: &str = "switchboard_scheduler_recovered_runs_total";
+const RELAYED: &str = "switchboard_scheduler_relayed_entries_total";
 const UNARMED: &str = "switchboard_scheduler_unarmed_tasks";
 const LOOP_AGE: &str = "switchboard_loop_last_success_seconds";
 
@@ -28,6 +29,7 @@ pub fn describe_metrics() {
     describe_counter!(LOST, "Leases that this replica lost before the end of their run was recorded");
     describe_counter!(SKIPPED, "Occurrences that were recorded as skipped");
     describe_counter!(RECOVERED, "Runs taken away from holders that were gone, by what became of them");
+    describe_counter!(RELAYED, "Entries of the outbox that this replica relayed, by whether they took effect");
     describe_gauge!(UNARMED, "Active scheduled tasks without a next occurrence; must be 0");
     describe_gauge!(LOOP_AGE, Unit::Seconds, "Time since a background loop last succeeded");
     // A histogram exists once it is named; there is nothing to record yet.
@@ -39,6 +41,7 @@ pub fn describe_metrics() {
     counter!(LOST).increment(0);
     skipped(0);
     recovered(&RecoverReport::default());
+    relayed(&RelayReport::default());
     unarmed(0);
     for each in SchedulerLoop::ALL {
         loop_age(each.name(), Duration::ZERO);
@@ -78,6 +81,12 @@ pub(crate) fn recovered(report: &RecoverReport) {
     }
 }
 
+pub(crate) fn relayed(report: &RelayReport) {
+    for (outcome, entries) in [("applied", report.applied), ("failed", report.failed)] {
+        counter!(RELAYED, "outcome" => outcome).increment(entries);
+    }
+}
+
 pub(crate) fn unarmed(tasks: u64) {
     gauge!(UNARMED).set(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
 }
@@ -107,6 +116,9 @@ mod tests {
         }
         for outcome in ["requeued", "dead", "cancelled", "timed_out"] {
             assert!(text.contains(&format!("{RECOVERED}{{outcome=\"{outcome}\"}} 0\n")), "{outcome} in\n{text}");
+        }
+        for outcome in ["applied", "failed"] {
+            assert!(text.contains(&format!("{RELAYED}{{outcome=\"{outcome}\"}} 0\n")), "{outcome} in\n{text}");
         }
         for each in SchedulerLoop::ALL {
             assert!(text.contains(&format!("{LOOP_AGE}{{loop=\"{}\"}} 0\n", each.name())), "{each:?} in\n{text}");

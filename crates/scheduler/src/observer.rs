@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
 use switchboard_model::identity::PoolName;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::lease::Held;
 use crate::pull::PullWakes;
+use crate::replay::Progress;
 use crate::wake::Wake;
 
 /// The wake-ups of the loops and what else they tell each other.
@@ -21,6 +23,7 @@ pub(crate) struct Wakes {
     pub(crate) fire: Wake,
     pub(crate) promote: Wake,
     pub(crate) recover: Wake,
+    pub(crate) relay: Wake,
     pub(crate) dispatch: Wake,
     pub(crate) heartbeat: Wake,
     /// Those who wait for runs of external workers.
@@ -31,6 +34,8 @@ pub(crate) struct Wakes {
     pub(crate) wants_permits: AtomicBool,
     /// Grows with every request to cancel a running run.
     pub(crate) cancels: AtomicU64,
+    /// What the loops have done, for whoever waits until they have nothing to do.
+    pub(crate) progress: watch::Sender<Progress>,
 }
 
 impl Default for Wakes {
@@ -39,12 +44,14 @@ impl Default for Wakes {
             fire: Wake::default(),
             promote: Wake::default(),
             recover: Wake::default(),
+            relay: Wake::default(),
             dispatch: Wake::default(),
             heartbeat: Wake::default(),
             pulls: PullWakes::default(),
             settings_changed: AtomicBool::new(true),
             wants_permits: AtomicBool::new(false),
             cancels: AtomicU64::new(0),
+            progress: watch::Sender::default(),
         }
     }
 }
@@ -102,6 +109,7 @@ impl SchedulerObserver {
                 self.wakes.dispatch.now();
                 self.wakes.pulls.all();
             }
+            SignalKind::OutboxFilled => self.wakes.relay.now(),
             _ => {}
         }
     }
@@ -109,7 +117,8 @@ impl SchedulerObserver {
     fn wake_all(&self) {
         let wakes = &self.wakes;
         wakes.settings_changed.store(true, Ordering::SeqCst);
-        for wake in [&wakes.fire, &wakes.promote, &wakes.recover, &wakes.dispatch, &wakes.heartbeat] {
+        let Wakes { fire, promote, recover, relay, dispatch, heartbeat, .. } = &**wakes;
+        for wake in [fire, promote, recover, relay, dispatch, heartbeat] {
             wake.now();
         }
         wakes.pulls.all();
@@ -158,6 +167,7 @@ mod tests {
             ('f', &wakes.fire),
             ('p', &wakes.promote),
             ('r', &wakes.recover),
+            ('o', &wakes.relay),
             ('d', &wakes.dispatch),
             ('h', &wakes.heartbeat),
         ] {
@@ -217,6 +227,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_filled_outbox_is_relayed_at_once() {
+        let observer = observer();
+        observer.observe(&signal(SignalKind::OutboxFilled, "outbox"));
+        assert_eq!(woken(&observer).await, "o");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn settings_are_read_again_after_a_change_and_after_a_resync() {
         let observer = observer();
         assert!(observer.wakes.settings_changed.swap(false, Ordering::SeqCst), "they are unknown at first");
@@ -225,6 +242,6 @@ mod tests {
         assert_eq!(woken(&observer).await, "fd");
         observer.observe(&Tick { resync: true, ..tick() });
         assert!(observer.wakes.settings_changed.load(Ordering::SeqCst));
-        assert_eq!(woken(&observer).await, "fprdh");
+        assert_eq!(woken(&observer).await, "fprodh");
     }
 }

@@ -24,6 +24,7 @@ impl Activity for Promote {
         let PromoteReport { due, permitted, paced, expired, paced_for } = self.runs.promote(BATCH).await?;
         if due + permitted + paced > 0 {
             self.wakes.dispatch.now();
+            self.wakes.progress.send_modify(|_| {});
         }
         if let Some(wait) = paced_for {
             self.wakes.promote.when(wait.to_delta(), read_at);

@@ -25,6 +25,8 @@ use crate::observer::{SchedulerObserver, Wakes};
 use crate::promote::Promote;
 use crate::pull::PullQueue;
 use crate::recover::Recover;
+use crate::relay::Relay;
+use crate::replay::Replay;
 use crate::sweep::HistoryAges;
 use crate::system::{SystemRegistry, SystemRunner};
 
@@ -66,6 +68,12 @@ impl Scheduler {
         let runners = std::iter::once(own).chain(runners).map(|runner| (runner.kind(), runner)).collect();
         let held = Arc::new(Held::new(options.lease));
         Self { stores: stores.clone(), options, runners, wakes: Arc::default(), held }
+    }
+
+    /// Returns what moves the schedule clock of the stores, if a test may do that.
+    #[must_use]
+    pub fn replay(&self) -> Option<Replay> {
+        Replay::new(&self.stores, &self.wakes)
     }
 
     /// Returns what the change feed is to call with each tick.
@@ -135,7 +143,9 @@ impl Start<'_> {
         let recover = Recover { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Fire, fire, stop);
         self.spawn(SchedulerLoop::Promote, promote, stop);
+        let relay = Relay { outbox: stores.outbox.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Recover, recover, stop);
+        self.spawn(SchedulerLoop::Relay, relay, stop);
     }
 
     /// The heartbeat goes on until the work has drained; the finisher ends with the last executor.
@@ -196,6 +206,7 @@ impl Start<'_> {
             SchedulerLoop::Fire => &wakes.fire,
             SchedulerLoop::Promote => &wakes.promote,
             SchedulerLoop::Recover => &wakes.recover,
+            SchedulerLoop::Relay => &wakes.relay,
             SchedulerLoop::Dispatch => &wakes.dispatch,
             SchedulerLoop::Heartbeat => &wakes.heartbeat,
         };

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::actions::{EventRunner, HttpRunner, system_functions};
-use crate::config::Config;
+use crate::config::{Config, TestClock};
 use crate::database::Database;
 use crate::keys::Keys;
 use crate::listen::{self, Bounds, Edge};
@@ -93,11 +93,13 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
 
     let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
+    start_test_clock(config, &stores).await?;
     let sealer = Arc::new(keys.sealing);
     let http =
         HttpRunner { outbound: outbound(config)?, webhooks: Arc::clone(&stores.webhooks), sealer: Arc::clone(&sealer) };
     let event = EventRunner(publisher.clone());
     let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
+    let replay = scheduler.replay();
     let observers: Vec<Arc<dyn FeedObserver>> =
         vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
     let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
@@ -114,7 +116,10 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         pool_size: config.database.pool_size,
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
-    switchboard_scheduler::install_system_tasks(&stores).await?;
+    // Upkeep goes by real time; replayed, it would run every few minutes of schedule time.
+    if replay.is_none() {
+        switchboard_scheduler::install_system_tasks(&stores).await?;
+    }
     install_bootstrap_key(config, &stores).await?;
 
     trackers.core.spawn(feed.run(stop.core.clone()));
@@ -133,6 +138,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         publisher: publisher.clone(),
         pull,
         operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
+        replay,
         feed: feed_status,
         prometheus,
         lifecycle: lifecycle.clone(),
@@ -211,6 +217,17 @@ fn scheduler(
     };
     runners.push(Arc::new(SystemRunner::new(system_functions(stores, options.history))));
     Scheduler::new(stores, options, runners)
+}
+
+/// Lets a test clock start, if there is one.
+async fn start_test_clock(config: &Config, stores: &Stores) -> anyhow::Result<()> {
+    if config.scheduler.test_clock == Some(TestClock::Now) {
+        stores.schedule_clock.advance_to(stores.feed.tick(None, &TickRequest::default()).await?.now);
+    }
+    if let Some(start) = stores.schedule_clock.set_time() {
+        tracing::warn!(%start, "schedules follow a test clock: nothing becomes due before the clock is moved");
+    }
+    Ok(())
 }
 
 /// Serves the whole surface, or probes and metrics alone on a replica without the role `api`.

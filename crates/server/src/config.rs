@@ -23,7 +23,7 @@ pub(crate) use self::auth::{Auth, Limits, Secrets};
 use self::layers::{Layer, merge};
 pub(crate) use self::reference::reference;
 pub(crate) use self::sections::{
-    Audit, Database, Drain, Hints, Instance, LogFormat, Outbound, Realtime, Scheduler, Server, Telemetry,
+    Audit, Database, Drain, Hints, Instance, LogFormat, Outbound, Realtime, Scheduler, Server, Telemetry, TestClock,
 };
 
 /// Everything an operator can set.
@@ -255,6 +255,8 @@ mod tests {
             ("outbound.allow = [\"*.internal\"]", "outbound.allow"),
             ("outbound.allow = [\"http://a.example\"]", "outbound.allow"),
             ("outbound.timeout = \"0s\"", "outbound.timeout"),
+            ("scheduler.test_clock = \"yesterday\"", "scheduler.test_clock"),
+            ("replicas = \"multi\"\nscheduler.test_clock = \"now\"", "scheduler.test_clock"),
             ("audit.history = \"1h\"", "audit.history"),
             ("drain.delay = \"2days\"", "drain.delay"),
             ("drain.timeout = \"900years\"", "drain.timeout"),

@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
-use switchboard_store_api::Stores;
+use switchboard_store_api::{ScheduleClock, Stores};
 use switchboard_store_pg::{HintTransport, PgOptions};
 use switchboard_store_sqlite::SqliteOptions;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::config::{Config, Hints, Replicas};
+use crate::config::{Config, Hints, Replicas, TestClock};
 
 /// A database as configured.
 pub(crate) enum Database {
@@ -29,7 +30,8 @@ impl Database {
             if config.replicas == Replicas::Multi {
                 bail!("replicas = \"multi\" needs PostgreSQL: set database.url to postgres://… (it is {url})");
             }
-            return Ok(Self::Sqlite(SqliteOptions::new(PathBuf::from(path))));
+            let schedule_clock = schedule_clock(config);
+            return Ok(Self::Sqlite(SqliteOptions { schedule_clock, ..SqliteOptions::new(PathBuf::from(path)) }));
         }
         if url.starts_with("postgres://") || url.starts_with("postgresql://") {
             return Ok(Self::Postgres(PgOptions {
@@ -42,6 +44,7 @@ impl Database {
                     Hints::Off => HintTransport::Off,
                 },
                 instance,
+                schedule_clock: schedule_clock(config),
             }));
         }
         // The URL itself may hold a password, so it is not repeated.
@@ -62,5 +65,14 @@ impl Database {
             Self::Sqlite(_) => switchboard_store_sqlite::schema_version(),
             Self::Postgres(_) => switchboard_store_pg::schema_version(),
         }
+    }
+}
+
+/// Makes the clock of schedules. One that starts at database time is moved there once the database can be asked.
+fn schedule_clock(config: &Config) -> ScheduleClock {
+    match config.scheduler.test_clock {
+        None => ScheduleClock::default(),
+        Some(TestClock::Now) => ScheduleClock::standing_at(Timestamp::UNIX_EPOCH),
+        Some(TestClock::At(start)) => ScheduleClock::standing_at(start),
     }
 }

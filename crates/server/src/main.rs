@@ -68,6 +68,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Fleet(command) => commands::fleet(command).await,
         Command::Instance(command) => commands::instance(command).await,
         Command::Audit(command) => commands::audit(command).await,
+        Command::Outbox(command) => commands::outbox(command).await,
+        Command::Clock(command) => commands::clock(command).await,
         Command::Openapi(remote) => commands::openapi(&remote).await,
         Command::Completions { shell } => commands::completions(shell),
         Command::Reference { page } => commands::reference(page),

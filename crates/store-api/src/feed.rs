@@ -1,7 +1,7 @@
 //! The change feed: one mechanism for every fact that crosses replicas.
 
 use async_trait::async_trait;
-use switchboard_model::feed::{FeedCursor, Signal, Tick, TickRequest};
+use switchboard_model::feed::{Agenda, FeedCursor, Signal, Tick, TickRequest};
 
 use crate::StoreResult;
 use crate::hint::HintReceiver;
@@ -17,6 +17,12 @@ pub trait FeedStore: Send + Sync {
     /// # Errors
     /// Fails when the database does; the caller then ticks again from the same cursor.
     async fn tick(&self, previous: Option<&FeedCursor>, request: &TickRequest) -> StoreResult<Tick>;
+
+    /// Reads what is to be done by schedule time, of all pools.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn agenda(&self) -> StoreResult<Agenda>;
 
     /// Writes signals that belong to no other change, such as ephemeral events.
     ///

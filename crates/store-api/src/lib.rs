@@ -38,7 +38,7 @@ pub use instances::InstanceStore;
 pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;
 pub use once::OnceStore;
-pub use outbox::{FailedEntry, OutboxStore, RelayReport};
+pub use outbox::{OutboxStore, RelayReport};
 pub use rooms::{AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
 pub use runs::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, Redrive, RedriveReport,

@@ -1,8 +1,9 @@
 //! The outbox: what applications leave in their own transactions, relayed by whichever replica is first.
 
 use async_trait::async_trait;
-use switchboard_model::Timestamp;
+use switchboard_model::outbox::FailedEntry;
 use switchboard_model::page::{Page, PageRequest};
+use switchboard_model::span::Span;
 
 use crate::StoreResult;
 
@@ -15,23 +16,6 @@ pub struct RelayReport {
     pub failed: u64,
     /// Whether more are left.
     pub more: bool,
-}
-
-/// An entry that could not take effect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FailedEntry {
-    /// The place of the entry among all entries.
-    pub id: i64,
-    /// What it was: `trigger`.
-    pub kind: String,
-    /// What it was about: the name of a task.
-    pub subject: String,
-    /// Why it could not take effect.
-    pub error: String,
-    /// When it was left.
-    pub created_at: Timestamp,
-    /// When it was tried.
-    pub failed_at: Timestamp,
 }
 
 /// What applications have left. On a database that no application shares it is always empty.
@@ -55,5 +39,5 @@ pub trait OutboxStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn sweep(&self, age: switchboard_model::span::Span, limit: u32) -> StoreResult<u64>;
+    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64>;
 }

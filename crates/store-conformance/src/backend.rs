@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use switchboard_model::ids::TaskId;
-use switchboard_store_api::Stores;
+use switchboard_store_api::{ScheduleClock, Stores};
 
 /// One fresh database of a backend under test.
 #[async_trait]
@@ -15,6 +15,10 @@ pub trait Backend: Send + Sync + 'static {
     /// Opens one more `Stores` on the same database: another replica on PostgreSQL, a clone of the
     /// one process on SQLite.
     async fn stores(&self) -> Stores;
+
+    /// Opens `Stores` that go by this clock: on the same database on PostgreSQL, on one of their own on SQLite, whose
+    /// file has one process only.
+    async fn stores_at(&self, schedule_clock: ScheduleClock) -> Stores;
 
     /// Holds an idle-in-transaction session open that has written something, until the guard
     /// drops; `None` where the database has no such thing.

@@ -21,6 +21,7 @@ mod audit;
 mod auth_sessions;
 mod bulk;
 mod cancel;
+mod clock;
 mod context;
 mod dedupe;
 mod edits;
@@ -272,6 +273,11 @@ cases! { $
         work_that_was_done_despite_the_request_counts,
         a_run_to_be_cancelled_gets_no_further_attempt,
         recovering_a_run_to_be_cancelled_cancels_it,
+    }
+    clock {
+        tasks_become_due_by_the_set_time,
+        delays_and_back_off_go_by_the_set_time,
+        pauses_and_resumes_go_by_the_set_time,
     }
     recover {
         an_expired_run_is_queued_again_and_knows_it,

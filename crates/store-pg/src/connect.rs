@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind};
 use switchboard_model::ids::InstanceId;
-use switchboard_store_api::{StoreResult, Stores};
+use switchboard_store_api::{ScheduleClock, StoreResult, Stores};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -67,12 +67,14 @@ pub struct PgOptions {
     pub notify: HintTransport,
     /// Who sends the hints.
     pub instance: InstanceId,
+    /// The clock by which tasks become due; only a database without other replicas may have one that a test moves.
+    pub schedule_clock: ScheduleClock,
 }
 
 impl fmt::Debug for PgOptions {
     /// Leaves the URLs out, which carry passwords.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url: _, direct_url: _, pool_size, pooled, notify, instance } = self;
+        let Self { url: _, direct_url: _, pool_size, pooled, notify, instance, schedule_clock: _ } = self;
         let mut out = f.debug_struct("PgOptions");
         out.field("pool_size", pool_size).field("pooled", pooled).field("notify", notify).field("instance", instance);
         out.finish_non_exhaustive()
@@ -169,6 +171,7 @@ pub(crate) struct Database {
     pub(crate) hints: Hints,
     /// Where connections go back to their pool.
     tracker: TaskTracker,
+    pub(crate) schedule_clock: ScheduleClock,
 }
 
 impl Database {
@@ -178,7 +181,8 @@ impl Database {
         let vital = pool(1, options.pooled).connect_lazy_with(target);
         work.acquire().await.map_err(|error| OpenError::Connect(error.into()))?;
         let begin = if options.pooled { BEGIN_POOLED } else { BEGIN };
-        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(), tracker })
+        let schedule_clock = options.schedule_clock.clone();
+        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(), tracker, schedule_clock })
     }
 
     /// Takes a connection for a single statement.
@@ -217,7 +221,8 @@ impl Database {
     async fn begin_on(&self, pool: &PgPool) -> StoreResult<Tx> {
         let mut inner = self.link(pool).await?;
         inner.begin(self.begin).await.map_err(fault)?;
-        Ok(Tx { inner, hints: self.hints.clone(), signals: Vec::new(), has_signalled: false })
+        let (hints, schedule_clock) = (self.hints.clone(), self.schedule_clock.clone());
+        Ok(Tx { inner, hints, schedule_clock, signals: Vec::new(), has_signalled: false })
     }
 }
 
@@ -273,6 +278,7 @@ impl DerefMut for Session {
 pub(crate) struct Tx {
     inner: Link,
     hints: Hints,
+    schedule_clock: ScheduleClock,
     signals: Vec<Signal>,
     has_signalled: bool,
 }
@@ -294,6 +300,19 @@ impl Tx {
     /// Reads database time, after any lock that this transaction had to wait for.
     pub(crate) async fn now(&mut self) -> StoreResult<Timestamp> {
         sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut self.inner).await.map_err(fault)
+    }
+
+    /// Reads the time by which tasks become due: database time as in [`Tx::now`], or the one that a test has set.
+    pub(crate) async fn schedule_now(&mut self) -> StoreResult<Timestamp> {
+        match self.set_time() {
+            Some(set) => Ok(set),
+            None => self.now().await,
+        }
+    }
+
+    /// Returns the time that a test has set, for statements that read the time themselves otherwise.
+    pub(crate) fn set_time(&self) -> Option<Timestamp> {
+        self.schedule_clock.set_time()
     }
 
     /// Rolls back, which frees the locks and gives a claimed once-key back, and returns the outcome.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_model::Timestamp;
-use switchboard_model::feed::{FeedCursor, NextDue, Signal, SignalKind, Tick, TickRequest};
+use switchboard_model::feed::{Agenda, FeedCursor, NextDue, Signal, SignalKind, Tick, TickRequest};
 use switchboard_model::json_text::JsonText;
 use switchboard_store_api::{FeedStore, HintReceiver, StoreError, StoreResult};
 use uuid::Uuid;
@@ -28,7 +28,28 @@ impl FeedStore for Feed {
             self.begin_life().await?;
             row = self.read(None, request).await?;
         }
-        row.try_into()
+        let mut tick = Tick::try_from(row)?;
+        let NextDue { task, scheduled_run, .. } = &mut tick.next;
+        for at in [task, scheduled_run] {
+            *at = self.0.schedule_clock.due(*at, tick.now);
+        }
+        Ok(tick)
+    }
+
+    #[tracing::instrument(name = "db.feed.agenda", level = "debug", skip_all)]
+    async fn agenda(&self) -> StoreResult<Agenda> {
+        let mut session = self.0.session().await?;
+        let (next, active): (Option<Timestamp>, i64) = sqlx::query_as(
+            "-- feed.agenda
+             SELECT least((SELECT min(next_run_at) FROM switchboard.tasks
+                           WHERE is_active AND deleted_at IS NULL AND parked IS NULL AND next_run_at IS NOT NULL),
+                          (SELECT min(run_at) FROM switchboard.runs WHERE state = 'scheduled')),
+                    (SELECT count(*) FROM switchboard.runs WHERE state IN ('queued', 'waiting', 'running'))",
+        )
+        .fetch_one(&mut *session)
+        .await
+        .map_err(fault)?;
+        Ok(Agenda { next, active: active.unsigned_abs() })
     }
 
     #[tracing::instrument(name = "db.feed.emit", level = "debug", skip_all)]

@@ -37,7 +37,7 @@ use std::sync::Arc;
 pub use connect::{CONNECTIONS_BESIDE_POOL, HintTransport, OpenError, PgOptions, open};
 pub use diagnose::{PgDiagnosis, diagnose};
 pub use migrate::{migrate, schema_version};
-use switchboard_store_api::{Capabilities, ScheduleClock, Stores};
+use switchboard_store_api::{Capabilities, Stores};
 
 fn stores(database: &Arc<connect::Database>) -> Stores {
     Stores {
@@ -55,7 +55,7 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),
         outbox: Arc::new(outbox::Outbox(Arc::clone(database))),
-        schedule_clock: ScheduleClock::default(),
+        schedule_clock: database.schedule_clock.clone(),
         feed: Arc::new(feed::Feed(Arc::clone(database))),
         capabilities: Capabilities { allows_replicas: true, needs_instance_lease: true },
     }

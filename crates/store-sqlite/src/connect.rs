@@ -11,23 +11,26 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions as _, SqliteConnection, SqlitePool};
+use switchboard_store_api::ScheduleClock;
 
 use crate::error::OpenError;
 
 /// How the database is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct SqliteOptions {
     /// The file; it is created when missing, its folder is not.
     pub path: PathBuf,
     /// The most connections that read at the same time, at least 1.
     pub readers: u32,
+    /// The clock by which tasks become due.
+    pub schedule_clock: ScheduleClock,
 }
 
 impl SqliteOptions {
     /// Makes the usual options for a file.
     #[must_use]
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), readers: 4 }
+        Self { path: path.into(), readers: 4, schedule_clock: ScheduleClock::default() }
     }
 }
 

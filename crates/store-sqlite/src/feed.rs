@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use sqlx::FromRow;
-use switchboard_model::feed::{FeedCursor, ListenerMode, NextDue, Signal, Tick, TickRequest};
+use switchboard_model::feed::{Agenda, FeedCursor, ListenerMode, NextDue, Signal, Tick, TickRequest};
 use switchboard_store_api::{FeedStore, HintReceiver, HintSender, StoreResult, hint_channel};
 use uuid::Uuid;
 
@@ -133,13 +133,30 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
     .bind(serde_json::to_string(&request.pools)?)
     .fetch_one(&database.readers)
     .await?;
+    let now = instant(connect::now())?;
+    let due = |at: Option<i64>| DbResult::Ok(database.schedule_clock.due(at.map(instant).transpose()?, now));
     Ok(NextDue {
-        task: row.task.map(instant).transpose()?,
-        scheduled_run: row.scheduled_run.map(instant).transpose()?,
+        task: due(row.task)?,
+        scheduled_run: due(row.scheduled_run)?,
         lease: row.lease.map(instant).transpose()?,
         instance: row.instance.map(instant).transpose()?,
         has_queued: row.has_queued,
     })
+}
+
+async fn agenda(database: &Database) -> DbResult<Agenda> {
+    let (task, scheduled_run, active): (Option<i64>, Option<i64>, i64) = sqlx::query_as(
+        "-- feed.agenda
+        SELECT (SELECT MIN(next_run_at) FROM tasks
+                WHERE is_active AND deleted_at IS NULL AND parked IS NULL AND next_run_at IS NOT NULL),
+            (SELECT MIN(run_at) FROM runs WHERE state = 'scheduled'),
+            (SELECT COUNT(*) FROM runs INDEXED BY runs_active_by_task
+             WHERE state IN ('scheduled', 'queued', 'waiting', 'running') AND state <> 'scheduled')",
+    )
+    .fetch_one(&database.readers)
+    .await?;
+    let next = [task, scheduled_run].into_iter().flatten().min().map(instant).transpose()?;
+    Ok(Agenda { next, active: active.unsigned_abs() })
 }
 
 #[async_trait]
@@ -156,6 +173,11 @@ impl FeedStore for Database {
             signals: signals.unwrap_or_default(),
             next,
         })
+    }
+
+    #[tracing::instrument(name = "db.feed.agenda", level = "debug", skip_all)]
+    async fn agenda(&self) -> StoreResult<Agenda> {
+        Ok(agenda(self).await?)
     }
 
     #[tracing::instrument(name = "db.feed.emit", level = "debug", skip_all)]

@@ -44,6 +44,14 @@ struct Database {
     readers: SqlitePool,
     writer: Writer,
     feed: Arc<Feed>,
+    schedule_clock: ScheduleClock,
+}
+
+impl Database {
+    /// Returns the time by which tasks become due, in microseconds.
+    fn schedule_now(&self) -> i64 {
+        self.schedule_clock.set_time().map_or_else(connect::now, rows::micros)
+    }
 }
 
 /// Opens the database for this process alone, migrates it and starts its writer on `tracker`.
@@ -63,7 +71,7 @@ pub async fn open(
     migrate::run(&mut connection).await?;
     let readers = connect::readers(options).await?;
     let feed = Arc::new(Feed::new());
-    let (writer, actor) = writer::writer(connection, feed.clone(), stop);
+    let (writer, actor) = writer::writer(connection, feed.clone(), options.schedule_clock.clone(), stop);
     tracker.spawn({
         let readers = readers.clone();
         async move {
@@ -72,7 +80,7 @@ pub async fn open(
             drop(lock);
         }
     });
-    Ok(stores(Arc::new(Database { readers, writer, feed })))
+    Ok(stores(Arc::new(Database { readers, writer, feed, schedule_clock: options.schedule_clock.clone() })))
 }
 
 /// Checks that no process has the database open, by taking its lock for a moment.
@@ -99,8 +107,8 @@ fn stores(database: Arc<Database>) -> Stores {
         settings: database.clone(),
         once: database.clone(),
         outbox: database.clone(),
+        schedule_clock: database.schedule_clock.clone(),
         feed: database,
-        schedule_clock: ScheduleClock::default(),
         capabilities: Capabilities { allows_replicas: false, needs_instance_lease: false },
     }
 }

@@ -1,9 +1,10 @@
 //! The outbox: always empty, because no application shares the file.
 
 use async_trait::async_trait;
+use switchboard_model::outbox::FailedEntry;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::span::Span;
-use switchboard_store_api::{FailedEntry, OutboxStore, RelayReport, StoreResult};
+use switchboard_store_api::{OutboxStore, RelayReport, StoreResult};
 
 use crate::Database;
 

@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use sqlx::{Connection as _, SqliteConnection};
 use switchboard_model::feed::{Signal, SignalKind};
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{StoreError, StoreResult};
+use switchboard_store_api::{ScheduleClock, StoreError, StoreResult};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connect;
 use crate::error::{DbResult, no_answer, not_committed};
 use crate::feed::Feed;
+use crate::rows::micros;
 
 /// Commands that wait in one lane before their callers have to.
 const LANE_COMMANDS: usize = 1_024;
@@ -41,6 +42,8 @@ pub(crate) struct Change {
     pub(crate) connection: SqliteConnection,
     /// Database time of the command, in microseconds.
     pub(crate) now: i64,
+    /// Time of the command by the clock of schedules, in microseconds.
+    pub(crate) schedule_now: i64,
     signals: Vec<Signal>,
     fail_points: Vec<[FailPoint; 2]>,
 }
@@ -100,12 +103,17 @@ impl Writer {
 }
 
 /// Makes a writer and the actor behind it, which ends with `stop` or with the last way to it.
-pub(crate) fn writer(connection: SqliteConnection, feed: Arc<Feed>, stop: CancellationToken) -> (Writer, Actor) {
+pub(crate) fn writer(
+    connection: SqliteConnection,
+    feed: Arc<Feed>,
+    schedule_clock: ScheduleClock,
+    stop: CancellationToken,
+) -> (Writer, Actor) {
     let (urgent, urgent_lane) = mpsc::channel(LANE_COMMANDS);
     let (normal, normal_lane) = mpsc::channel(LANE_COMMANDS);
     let lanes = Lanes { urgent: urgent_lane, normal: normal_lane, urgent_in_a_row: 0, stop };
-    let change = Change { connection, now: 0, signals: Vec::new(), fail_points: Vec::new() };
-    (Writer { urgent, normal }, Actor { lanes, change, feed })
+    let change = Change { connection, now: 0, schedule_now: 0, signals: Vec::new(), fail_points: Vec::new() };
+    (Writer { urgent, normal }, Actor { lanes, change, feed, schedule_clock })
 }
 
 /// The commands that wait.
@@ -154,6 +162,7 @@ pub(crate) struct Actor {
     lanes: Lanes,
     change: Change,
     feed: Arc<Feed>,
+    schedule_clock: ScheduleClock,
 }
 
 impl Actor {
@@ -218,6 +227,7 @@ impl Actor {
         let change = &mut self.change;
         sqlx::query("SAVEPOINT command").execute(&mut change.connection).await?;
         change.now = connect::now();
+        change.schedule_now = self.schedule_clock.set_time().map_or(change.now, micros);
         let signals = change.signals.len();
         let done = command(change).await;
         let is_kept = done.is_kept;
@@ -254,7 +264,7 @@ mod tests {
             let mut connection = SqliteConnectOptions::new().in_memory(true).connect().await.unwrap();
             sqlx::query("CREATE TABLE notes (text TEXT PRIMARY KEY)").execute(&mut connection).await.unwrap();
             let (feed, stop) = (Arc::new(Feed::new()), CancellationToken::new());
-            let (writer, actor) = writer(connection, feed.clone(), stop.clone());
+            let (writer, actor) = writer(connection, feed.clone(), ScheduleClock::default(), stop.clone());
             Self { writer, actor, feed, stop }
         }
     }

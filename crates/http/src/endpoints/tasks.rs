@@ -58,8 +58,7 @@ pub(crate) async fn preview(
         let detail = format!("must be between 1 and {PREVIEW_MOST}");
         return Err(ApiError::field(ErrorCode::ValidationFailed, "count", detail));
     }
-    let from =
-        request.from.or_else(|| app.hub.now()).ok_or_else(|| ApiError::unavailable("the time is not known yet"))?;
+    let from = request.from.or_else(|| app.stores.schedule_clock.set_time()).map_or_else(|| app.now(), Ok)?;
     let schedule = request.schedule.anchored(from).map_err(TaskSpecError::from)?;
     let items = schedule::preview(&schedule, from, request.count as usize);
     if items.is_empty() {

@@ -98,6 +98,7 @@ impl Replica {
             hub,
             publisher,
             pull: scheduler.pull_queue(),
+            replay: None,
             feed: feed.status(),
             prometheus: PrometheusBuilder::new().build_recorder().handle(),
             lifecycle: Lifecycle::new(),

@@ -10,6 +10,7 @@ pub mod op;
 pub mod problem;
 pub mod rest;
 pub mod strict;
+pub mod test_clock;
 pub mod work;
 
 /// The WebSocket subprotocol.

@@ -2,6 +2,7 @@
 
 mod api_key;
 mod audit;
+mod clock;
 mod event;
 mod fleet;
 mod process;
@@ -20,6 +21,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 pub(crate) use self::api_key::ApiKeyCommand;
 pub(crate) use self::audit::AuditCommand;
+pub(crate) use self::clock::{ClockCommand, OutboxCommand};
 pub(crate) use self::event::{PublishCommand, Start, TailCommand};
 pub(crate) use self::fleet::FleetCommand;
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
@@ -80,6 +82,10 @@ pub(crate) enum Command {
     Instance(RemoteCommand<InstanceCommand>),
     /// Reads the audit log: who changed what, and when.
     Audit(RemoteCommand<AuditCommand>),
+    /// Shows what applications left in their transactions on PostgreSQL and could not take effect.
+    Outbox(RemoteCommand<OutboxCommand>),
+    /// Shows and moves the clock of a server that was started with --test-clock.
+    Clock(RemoteCommand<ClockCommand>),
     /// Prints the OpenAPI document of the HTTP surface: of this binary, or of a server when --url is given.
     Openapi(Remote),
     /// Prints the script that completes this command line in a shell.

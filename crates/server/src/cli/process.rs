@@ -19,6 +19,9 @@ pub(crate) struct ServeFlags {
     /// The pools its worker serves; comma-separated.
     #[arg(long, value_name = "LIST")]
     pools: Option<String>,
+    /// Schedules follow a clock that only the API moves: from INSTANT (RFC 3339) on, or from now. For tests.
+    #[arg(long, value_name = "INSTANT", num_args = 0..=1, require_equals = true, default_missing_value = "now")]
+    test_clock: Option<String>,
 }
 
 impl ServeFlags {
@@ -30,6 +33,7 @@ impl ServeFlags {
             ("replicas", &self.replicas),
             ("roles", &self.roles),
             ("pools", &self.pools),
+            ("scheduler.test_clock", &self.test_clock),
         ];
         pairs.into_iter().filter_map(|(key, value)| Some((key, value.clone()?))).collect()
     }

@@ -5,6 +5,7 @@ mod api_key;
 mod apply;
 mod audit;
 mod bulk;
+mod clock;
 mod documents;
 mod failure;
 mod fleet;
@@ -37,6 +38,7 @@ use crate::output::Form;
 
 pub(crate) use self::api_key::run as api_key;
 pub(crate) use self::audit::run as audit;
+pub(crate) use self::clock::{outbox, run as clock};
 pub(crate) use self::fleet::run as fleet;
 pub(crate) use self::instance::run as instance;
 pub(crate) use self::migrate::run as migrate;

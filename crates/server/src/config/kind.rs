@@ -28,6 +28,7 @@ kinds! {
     Address = "address and port";
     Destination = "host, host:port or network";
     Duration = "duration";
+    Instant = "instant or now";
     Network = "network";
     Origin = "origin";
     Path = "path";

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 
 use ipnet::IpNet;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use switchboard_model::Timestamp;
 use switchboard_model::fire::MISFIRE_GRACE;
 use switchboard_model::span::Span;
 
@@ -117,6 +119,30 @@ pub(crate) struct Scheduler {
     /// How long ended runs are kept, at most 10years.
     #[schemars(with = "kind::Duration")]
     pub(crate) history: Span,
+    /// Where a test clock starts, `now` or an instant such as `2027-01-01T00:00:00Z`. Schedules then follow this clock,
+    /// which only the API moves, in place of time. For tests, on a single replica.
+    #[schemars(with = "Option<kind::Instant>")]
+    pub(crate) test_clock: Option<TestClock>,
+}
+
+/// Where a test clock starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TestClock {
+    /// At database time.
+    Now,
+    /// At an instant.
+    At(Timestamp),
+}
+
+impl<'de> Deserialize<'de> for TestClock {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match String::deserialize(deserializer)?.as_str() {
+            "now" => Ok(Self::Now),
+            text => text.parse().map(Self::At).map_err(|_| {
+                D::Error::custom(format!("{text:?} is neither now nor an instant such as 2027-01-01T00:00:00Z"))
+            }),
+        }
+    }
 }
 
 impl Default for Scheduler {
@@ -126,6 +152,7 @@ impl Default for Scheduler {
             permits: 32,
             misfire_grace: MISFIRE_GRACE,
             history: Span::from_secs(7 * 24 * 3600),
+            test_clock: None,
         }
     }
 }

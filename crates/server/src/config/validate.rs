@@ -12,7 +12,7 @@ use switchboard_model::span::Span;
 use tracing_subscriber::EnvFilter;
 use url::Url;
 
-use super::{Auth, Config, Database, Server};
+use super::{Auth, Config, Database, Replicas, Server};
 
 const SECOND: Span = Span::from_secs(1);
 const MINUTE: Span = Span::from_secs(60);
@@ -48,6 +48,11 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
     within("scheduler.misfire_grace", scheduler.misfire_grace, Span::default()..=DAY)?;
     within("scheduler.history", scheduler.history, Span::default()..=TEN_YEARS)?;
     within("outbound.timeout", config.outbound.timeout, Span::from_millis(100)..=HOUR)?;
+    ensure!(
+        scheduler.test_clock.is_none() || config.replicas == Replicas::Single,
+        "scheduler.test_clock: needs replicas = \"single\", because each replica would have a clock of its own; leave it \
+         out"
+    );
     within("limits.patience", config.limits.patience, Span::from_millis(10)..=MINUTE)?;
     within("audit.history", config.audit.history, DAY..=TEN_YEARS)?;
     within("drain.delay", config.drain.delay, Span::default()..=HOUR)?;

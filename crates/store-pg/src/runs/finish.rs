@@ -213,7 +213,7 @@ async fn move_runs(tx: &mut Tx, changes: &[Change]) -> StoreResult<Vec<String>> 
          WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
          given AS (
              SELECT *, CASE WHEN state IN ('succeeded', 'failed', 'cancelled', 'dead') THEN moment.now END AS ended_at,
-                    moment.now + delay_ms * interval '1 millisecond' AS ready_at
+                    coalesce($11, moment.now) + delay_ms * interval '1 millisecond' AS ready_at
              FROM moment CROSS JOIN unnest($1::uuid[], $2::text[], $3::integer[], $4::bigint[], $5::boolean[])
                  AS change (id, state, attempt, delay_ms, is_reclaimed)
          ),
@@ -250,6 +250,7 @@ async fn move_runs(tx: &mut Tx, changes: &[Change]) -> StoreResult<Vec<String>> 
     .bind(notes.iter().map(|(_, note)| note.error.as_deref()).collect::<Vec<_>>())
     .bind(freed.iter().map(|(_, key)| *key).collect::<Vec<_>>())
     .bind(freed.iter().map(|(run, _)| *run).collect::<Vec<_>>())
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)

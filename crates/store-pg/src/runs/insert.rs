@@ -45,9 +45,11 @@ pub(crate) async fn insert(tx: &mut Tx, drafts: &[Draft<'_>]) -> StoreResult<Has
     // In one order, so that two requests with the same deduplication keys wait for each other in turn.
     let made: Vec<(Uuid, Option<String>)> = sqlx::query_as(
         "-- runs.insert
-         WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+         WITH moment AS MATERIALIZED (
+             SELECT clock.now, coalesce($19, clock.now) AS due FROM clock_timestamp() AS clock (now)
+         ),
          given AS MATERIALIZED (
-             SELECT given.*, coalesce(scheduled_for, moment.now + delay_ms * interval '1 millisecond') AS run_at
+             SELECT given.*, coalesce(scheduled_for, moment.due + delay_ms * interval '1 millisecond') AS run_at
              FROM moment, unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::timestamptz[],
                      $7::bigint[], $8::integer[], $9::bigint[], $10::text[], $11::integer[], $12::text[],
                      $13::boolean[], $14::bigint[], $15::text[], $16::text[], $17::bigint[], $18::text[])
@@ -89,6 +91,7 @@ pub(crate) async fn insert(tx: &mut Tx, drafts: &[Draft<'_>]) -> StoreResult<Has
     .bind(paces)
     .bind(terms.iter().map(|terms| terms.retention.map(Span::as_millis_i64)).collect::<Vec<_>>())
     .bind(drafts.iter().map(|draft| draft.input.map(JsonText::as_str)).collect::<Vec<_>>())
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;

@@ -189,7 +189,7 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
                         max_attempts, is_reclaimed, retries, timeout_ms, key, key_max, pace_key, pace
                  FROM switchboard.runs
                  WHERE state = 'queued' AND pool = open.pool AND is_pull = $5
-                   AND (start_by IS NULL OR start_by > statement_timestamp())
+                   AND (start_by IS NULL OR start_by > coalesce($8, statement_timestamp()))
                  ORDER BY priority, run_at, id
                  LIMIT least(open.room, $2)
                  FOR UPDATE SKIP LOCKED
@@ -235,6 +235,7 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
     .bind(request.kind == WorkerKind::External)
     .bind(request.request)
     .bind(locked)
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;

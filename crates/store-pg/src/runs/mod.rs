@@ -11,7 +11,7 @@ mod recover;
 mod request;
 mod retry;
 mod sweep;
-mod trigger;
+pub(crate) mod trigger;
 
 use std::sync::Arc;
 

@@ -34,10 +34,11 @@ async fn expire(tx: &mut Tx, limit: u32) -> StoreResult<u64> {
          SELECT id, state, fence, attempt, max_attempts, key,
                 cancel_requested_at IS NOT NULL AS is_to_be_cancelled, false AS is_past_deadline
          FROM switchboard.runs
-         WHERE start_by <= statement_timestamp() AND state IN ('scheduled', 'queued', 'waiting')
+         WHERE start_by <= coalesce($2, statement_timestamp()) AND state IN ('scheduled', 'queued', 'waiting')
          ORDER BY start_by LIMIT $1 FOR UPDATE SKIP LOCKED",
     )
     .bind(i64::from(limit))
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
@@ -50,7 +51,7 @@ async fn promote_due(tx: &mut Tx, limit: u32) -> StoreResult<u64> {
     let pools: Vec<(String, i64)> = sqlx::query_as(
         "-- runs.promote_due
          WITH due AS MATERIALIZED (
-             SELECT id FROM switchboard.runs WHERE state = 'scheduled' AND run_at <= statement_timestamp()
+             SELECT id FROM switchboard.runs WHERE state = 'scheduled' AND run_at <= coalesce($2, statement_timestamp())
              ORDER BY run_at LIMIT $1 FOR UPDATE SKIP LOCKED
          ),
          promoted AS (
@@ -59,6 +60,7 @@ async fn promote_due(tx: &mut Tx, limit: u32) -> StoreResult<u64> {
          SELECT pool, count(*) FROM promoted GROUP BY pool",
     )
     .bind(i64::from(limit))
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;

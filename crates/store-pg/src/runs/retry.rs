@@ -133,7 +133,7 @@ async fn requeue(tx: &mut Tx, runs: &[(&EndedRow, Option<&TaskSpec>)]) -> StoreR
     }
     let pools: Vec<String> = sqlx::query_scalar(
         "-- runs.requeue
-         WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
+         WITH moment AS MATERIALIZED (SELECT coalesce($3, clock_timestamp()) AS now),
          given AS MATERIALIZED (SELECT * FROM unnest($1::uuid[], $2::boolean[]) AS given (id, is_pull)),
          forgotten AS (
              UPDATE switchboard.run_details SET result = NULL, error = NULL FROM given WHERE run_id = given.id
@@ -151,6 +151,7 @@ async fn requeue(tx: &mut Tx, runs: &[(&EndedRow, Option<&TaskSpec>)]) -> StoreR
     )
     .bind(runs.iter().map(|(run, _)| run.id).collect::<Vec<_>>())
     .bind(runs.iter().map(|(_, spec)| spec.map(|spec| spec.action.is_pull())).collect::<Vec<_>>())
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;

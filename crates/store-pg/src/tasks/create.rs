@@ -67,7 +67,8 @@ pub(super) async fn create_many(
 /// Makes the tasks whose definitions are right and whose names are free, each seeing the ones before it.
 async fn make(tx: &mut Tx, tasks: &[(TaskId, TaskSpec)]) -> StoreResult<Vec<TaskCreateOutcome>> {
     let now = tx.now().await?;
-    let armed: Vec<_> = tasks.iter().map(|(_, spec)| arm(spec.clone(), now)).collect();
+    let due_by = tx.set_time().unwrap_or(now);
+    let armed: Vec<_> = tasks.iter().map(|(_, spec)| arm(spec.clone(), due_by)).collect();
     // The first one of each name, in the order of the names.
     let mut wanted: BTreeMap<&str, (TaskId, &Armed)> = BTreeMap::new();
     for ((id, _), armed) in tasks.iter().zip(&armed) {

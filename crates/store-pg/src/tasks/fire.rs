@@ -33,7 +33,7 @@ pub(super) async fn due(database: &Arc<Database>, limit: u32) -> StoreResult<Due
     let mut session = database.session().await?;
     let rows: Vec<DueRow> = sqlx::query_as(
         "-- tasks.due
-         WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now)
+         WITH moment AS MATERIALIZED (SELECT coalesce($2, clock_timestamp()) AS now)
          SELECT moment.now, task.id, task.spec, task.next_run_at, task.version
          FROM moment LEFT JOIN LATERAL (
              SELECT id, spec, next_run_at, version FROM switchboard.tasks
@@ -44,6 +44,7 @@ pub(super) async fn due(database: &Arc<Database>, limit: u32) -> StoreResult<Due
          ORDER BY task.next_run_at, task.id",
     )
     .bind(i64::from(limit))
+    .bind(database.schedule_clock.set_time())
     .fetch_all(&mut *session)
     .await
     .map_err(fault)?;

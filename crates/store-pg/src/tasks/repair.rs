@@ -70,11 +70,12 @@ pub(super) async fn repair_unarmed(database: &Arc<Database>, limit: u32) -> Stor
     let mut session = database.session().await?;
     let unarmed: Vec<(Uuid, String, i64, Timestamp)> = sqlx::query_as(
         "-- tasks.unarmed
-         SELECT id, spec, version, clock_timestamp() FROM switchboard.tasks
+         SELECT id, spec, version, coalesce($2, clock_timestamp()) FROM switchboard.tasks
          WHERE has_schedule AND is_active AND deleted_at IS NULL AND next_run_at IS NULL AND parked IS NULL
          ORDER BY id LIMIT $1",
     )
     .bind(i64::from(limit))
+    .bind(database.schedule_clock.set_time())
     .fetch_all(&mut *session)
     .await
     .map_err(fault)?;

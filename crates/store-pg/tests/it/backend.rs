@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use switchboard_model::ids::{InstanceId, TaskId};
-use switchboard_store_api::Stores;
+use switchboard_store_api::{ScheduleClock, Stores};
 use switchboard_store_conformance::Backend;
 use switchboard_store_pg::{HintTransport, PgOptions, open};
 use switchboard_testkit::TestDatabase;
@@ -37,6 +37,7 @@ pub(crate) fn options(url: &str) -> PgOptions {
         pooled: false,
         notify: HintTransport::Notify,
         instance: InstanceId::boot("replica"),
+        schedule_clock: ScheduleClock::default(),
     }
 }
 
@@ -49,6 +50,10 @@ impl Backend for PgBackend {
 
     async fn stores(&self) -> Stores {
         self.open(&self.options()).await
+    }
+
+    async fn stores_at(&self, schedule_clock: ScheduleClock) -> Stores {
+        self.open(&PgOptions { schedule_clock, ..self.options() }).await
     }
 
     async fn idle_transaction(&self) -> Option<Box<dyn Send>> {

@@ -8,6 +8,7 @@ mod cuts;
 mod feed;
 mod hints;
 mod migrations;
+mod outbox;
 mod pooled;
 mod sweeps;
 mod waits;

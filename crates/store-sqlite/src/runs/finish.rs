@@ -107,7 +107,7 @@ pub(super) async fn depart(change: &mut Change, run: &Current, step: &Step, free
     )
     .bind(run.id.as_uuid())
     .bind(step.state.as_str())
-    .bind(step.delay.map(|delay| later(change.now, delay)))
+    .bind(step.delay.map(|delay| later(change.schedule_now, delay)))
     .bind(step.attempt)
     .bind(step.is_reclaimed)
     .bind(fence)

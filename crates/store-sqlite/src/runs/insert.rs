@@ -27,7 +27,7 @@ pub(crate) struct Draft<'a> {
 
 /// Inserts a run, ready or scheduled; `false` means that its occurrence has a run already.
 pub(crate) async fn insert(change: &mut Change, draft: &Draft<'_>) -> DbResult<bool> {
-    let state = if draft.run_at > change.now { RunState::Scheduled } else { RunState::Queued };
+    let state = if draft.run_at > change.schedule_now { RunState::Scheduled } else { RunState::Queued };
     let terms = draft.spec.terms(draft.task_id);
     let (key, key_max) = terms.permit.unzip();
     let (pace_key, pace) = terms.pace.map(|(key, rate)| (key, rate.to_string())).unzip();

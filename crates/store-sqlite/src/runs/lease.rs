@@ -113,7 +113,7 @@ async fn candidates(
         )
         .bind(pool.as_str())
         .bind(request.kind == WorkerKind::External)
-        .bind(change.now)
+        .bind(change.schedule_now)
         .bind(room.map_or(request.limit, |room| room.min(request.limit)))
         .fetch_all(&mut change.connection)
         .await?;

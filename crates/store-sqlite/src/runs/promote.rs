@@ -33,7 +33,7 @@ async fn expire(change: &mut Change, limit: u32, freed: &mut Freed) -> DbResult<
         SELECT * FROM runs WHERE start_by <= ? AND state IN ('scheduled', 'queued', 'waiting')
         ORDER BY start_by LIMIT ?",
     )
-    .bind(change.now)
+    .bind(change.schedule_now)
     .bind(limit)
     .fetch_all(&mut change.connection)
     .await?;
@@ -51,7 +51,7 @@ async fn promote_due(change: &mut Change, limit: u32, freed: &mut Freed) -> DbRe
             SELECT id FROM runs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?)
         RETURNING pool",
     )
-    .bind(change.now)
+    .bind(change.schedule_now)
     .bind(limit)
     .fetch_all(&mut change.connection)
     .await?;

@@ -109,7 +109,7 @@ async fn requeue(change: &mut Change, run: &Current, spec: Option<&TaskSpec>) ->
             lease_request = NULL, cancel_requested_at = NULL, started_at = NULL, finished_at = NULL, prune_at = NULL
         WHERE id = ?3",
     )
-    .bind(change.now)
+    .bind(change.schedule_now)
     .bind(spec.map(|spec| spec.action.is_pull()))
     .bind(run.id.as_uuid())
     .execute(&mut change.connection)

@@ -119,13 +119,13 @@ impl Placing {
             task_id: run.task_id,
             spec,
             trigger: run.trigger,
-            run_at: later(change.now, run.delay),
+            run_at: later(change.schedule_now, run.delay),
             scheduled_for: None,
             dedupe_key: run.dedupe_key.as_ref(),
             input: run.input.as_ref(),
         };
         insert(change, &draft).await?;
-        if draft.run_at <= change.now && !self.pools.contains(spec.pool.as_str()) {
+        if draft.run_at <= change.schedule_now && !self.pools.contains(spec.pool.as_str()) {
             self.pools.insert(spec.pool.to_string());
         }
         dedupe::keep(change, run, run.id).await?;

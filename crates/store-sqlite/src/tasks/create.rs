@@ -57,7 +57,7 @@ pub(super) async fn create_many(
 /// Makes a task if its definition is right and its name is free.
 async fn make(change: &mut Change, id: TaskId, spec: TaskSpec) -> DbResult<TaskCreateOutcome> {
     let now = instant(change.now)?;
-    let Armed { spec, arming, skips } = match arm(spec, now) {
+    let Armed { spec, arming, skips } = match arm(spec, instant(change.schedule_now)?) {
         Ok(armed) => armed,
         Err(error) => return Ok(TaskCreateOutcome::Refused(error)),
     };

@@ -28,7 +28,7 @@ pub(super) async fn update(change: &mut Change, context: WriteContext, edit: Edi
     }
     // A definition that was parked or cannot be read is replaced as a whole.
     let before = if row.parked.is_some() { None } else { row.spec().ok() };
-    let armed = match fire::edit(before.as_ref(), row.arming()?, edit.spec, instant(change.now)?) {
+    let armed = match fire::edit(before.as_ref(), row.arming()?, edit.spec, instant(change.schedule_now)?) {
         Ok(Some(armed)) => armed,
         Ok(None) => return Ok(TaskUpdateOutcome::Updated(row.try_into()?)),
         Err(error) => return Ok(TaskUpdateOutcome::Refused(error)),
@@ -53,7 +53,7 @@ pub(super) async fn set_active(
     let Some(row) = row(&mut change.connection, id).await? else { return Ok(None) };
     let before = row.spec().map_err(|error| StoreError::corrupt("task", error))?;
     let spec = TaskSpec { is_active: active, ..before.clone() };
-    let (was, now) = (row.arming()?, instant(change.now)?);
+    let (was, now) = (row.arming()?, instant(change.schedule_now)?);
     // A schedule without a future cannot come into force.
     let armed = Some(spec).filter(|_| row.is_active != active);
     let armed = armed.and_then(|spec| fire::rearm(Some(&before), was, spec, now).ok());

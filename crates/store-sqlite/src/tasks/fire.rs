@@ -12,15 +12,13 @@ use switchboard_store_api::{DueTasks, FireReport, StoreError};
 
 use super::repair::Unreadable;
 use super::skips;
-use crate::connect;
 use crate::error::DbResult;
 use crate::rows::{TaskRow, instant, micros};
 use crate::runs::{self, Draft};
 use crate::writer::Change;
 
-/// Reads the due tasks, and apart from them those that this binary cannot read.
-pub(super) async fn due(readers: &SqlitePool, limit: u32) -> DbResult<(DueTasks, Vec<Unreadable>)> {
-    let now = connect::now();
+/// Reads the tasks that are due at `now`, and apart from them those that this binary cannot read.
+pub(super) async fn due(readers: &SqlitePool, now: i64, limit: u32) -> DbResult<(DueTasks, Vec<Unreadable>)> {
     let rows: Vec<TaskRow> = sqlx::query_as(
         "-- tasks.due
         SELECT * FROM tasks

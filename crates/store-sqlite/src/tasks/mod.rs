@@ -137,7 +137,7 @@ impl TaskStore for Database {
 
     #[tracing::instrument(name = "db.tasks.due", level = "debug", skip_all)]
     async fn due(&self, limit: u32) -> StoreResult<DueTasks> {
-        let (due, unreadable) = fire::due(&self.readers, limit).await?;
+        let (due, unreadable) = fire::due(&self.readers, self.schedule_now(), limit).await?;
         if !unreadable.is_empty() {
             self.writer.write(Lane::Normal, |change| Box::pin(repair::park(change, unreadable))).await?;
         }

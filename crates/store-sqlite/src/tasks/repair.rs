@@ -62,7 +62,7 @@ pub(super) async fn repair_unarmed(change: &mut Change, limit: u32) -> DbResult<
     .fetch_all(&mut change.connection)
     .await?;
     let mut report = UnarmedReport { found: unarmed.len() as u64, repaired: 0 };
-    let now = instant(change.now)?;
+    let now = instant(change.schedule_now)?;
     let mut unreadable = Vec::new();
     for row in unarmed {
         match next_of(&row, now) {

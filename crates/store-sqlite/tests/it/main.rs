@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions as _, SqliteConnection};
 use switchboard_model::ids::TaskId;
-use switchboard_store_api::Stores;
+use switchboard_store_api::{ScheduleClock, Stores};
 use switchboard_store_conformance::Backend;
 use switchboard_store_sqlite::{SqliteOptions, open};
 use tempfile::TempDir;
@@ -55,6 +55,12 @@ impl Backend for SqliteBackend {
 
     async fn stores(&self) -> Stores {
         self.stores.clone()
+    }
+
+    async fn stores_at(&self, schedule_clock: ScheduleClock) -> Stores {
+        let path = self.folder.path().join("other.db");
+        let options = SqliteOptions { schedule_clock, ..SqliteOptions::new(path) };
+        open(&options, &self.tracker, self.stop.clone()).await.unwrap()
     }
 
     async fn idle_transaction(&self) -> Option<Box<dyn Send>> {

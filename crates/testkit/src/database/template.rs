@@ -59,6 +59,7 @@ async fn migrate(server_url: &str, name: &str) -> anyhow::Result<()> {
         pooled: false,
         notify: HintTransport::Off,
         instance: InstanceId::boot("template"),
+        schedule_clock: Default::default(),
     };
     switchboard_store_pg::migrate(&options).await.map(drop).context("cannot migrate the template")
 }

@@ -8,7 +8,7 @@ use switchboard_model::identity::PoolName;
 use switchboard_model::ids::{InstanceId, TaskId};
 use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
-use switchboard_store_api::{LeaseRequest, Stores, WorkerKind, WriteContext};
+use switchboard_store_api::{LeaseRequest, ScheduleClock, Stores, WorkerKind, WriteContext};
 use switchboard_store_pg::{HintTransport, PgOptions};
 use switchboard_testkit::TestDatabase;
 use tokio_util::sync::CancellationToken;
@@ -34,6 +34,7 @@ pub(crate) async fn measure(bench: &Bench) -> Report {
         pooled: false,
         notify: HintTransport::Off,
         instance: InstanceId::boot("bench"),
+        schedule_clock: ScheduleClock::default(),
     };
     let stores = switchboard_store_pg::open(&options, &tracker, stop.clone()).await.unwrap();
     let task = TaskId::new();
