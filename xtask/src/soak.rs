@@ -43,7 +43,10 @@ fn sign_in(root: &Path) -> anyhow::Result<()> {
     run::cargo(root, &build)?;
     let server = run::target_folder()?.join("debug/switchboard");
     let server = server.to_string_lossy();
-    run::cargo(root, &["run", "--package", "switchboard-testkit", "--bin", "switchboard-soak", "--", "sign-in", &server])
+    run::cargo(
+        root,
+        &["run", "--package", "switchboard-testkit", "--bin", "switchboard-soak", "--", "sign-in", &server],
+    )
 }
 
 /// The test itself, with more trials.

@@ -1,8 +1,7 @@
 //! Hosts whose clocks are wrong: the database decides what time it is.
 
 use chrono::TimeDelta;
-use switchboard_client::WebhookDelivery;
-use switchboard_client::SocketOptions;
+use switchboard_client::{SocketOptions, WebhookDelivery};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::RunState;
 use switchboard_model::secret_text::SecretText;
@@ -13,7 +12,9 @@ use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{TicketRequest, WebhookSecretRequest};
 use switchboard_testkit::{Cluster, ledger};
 
-use crate::fixtures::{cluster, create_room, create_task, ended, event_task, runs, skips, slow_task, succeeded, trigger};
+use crate::fixtures::{
+    cluster, create_room, create_task, ended, event_task, runs, skips, slow_task, succeeded, trigger,
+};
 
 /// How long after its time a run may start on a busy machine; far less than the clocks are wrong.
 const LATE: TimeDelta = TimeDelta::seconds(60);
@@ -40,8 +41,8 @@ async fn schedules_and_leases_go_by_database_time() {
         assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1), "no lease is lost: {run:?}");
     }
     let runs_of_tick = succeeded(cluster.any(), task.id, 8).await;
-    let (now, due) = (database_time(&cluster).await, runs_of_tick.iter().filter_map(|run| run.scheduled_for));
-    let last = due.max().unwrap();
+    let now = cluster.database().now().await;
+    let last = runs_of_tick.iter().filter_map(|run| run.scheduled_for).max().unwrap();
     assert!(last <= now && now - last < LATE, "the newest occurrence is {last} at {now}");
     for run in &runs_of_tick {
         assert!(run.attempt <= 1, "no lease is lost: {run:?}");
@@ -53,10 +54,6 @@ async fn schedules_and_leases_go_by_database_time() {
     let (all, skips) = (runs(cluster.any(), task.id).await, skips(cluster.any(), task.id).await);
     assert!(skips.is_empty(), "nothing is missed: {skips:?}");
     ledger::occurrences(task.spec.schedule.as_ref().unwrap(), first..=last, &all, &skips).unwrap();
-}
-
-async fn database_time(cluster: &Cluster) -> switchboard_model::Timestamp {
-    cluster.database().now().await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -83,10 +80,8 @@ async fn tickets_tokens_and_webhooks_work_on_every_replica() {
         let run = client.send_webhook(&task.spec.name, &secret, &delivery).await.unwrap().run_id;
         assert_eq!(ended(client, run).await.state, RunState::Succeeded);
 
-        let login = LoginRequest {
-            name: "ann".parse().unwrap(),
-            password: Password::new("correct horse battery staple"),
-        };
+        let login =
+            LoginRequest { name: "ann".parse().unwrap(), password: Password::new("correct horse battery staple") };
         let tokens = client.with_credential(None).login(&login).await.unwrap();
         for there in 0..3 {
             let token = SecretText::from_presented(tokens.access_token.clone());
