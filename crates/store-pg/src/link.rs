@@ -60,9 +60,9 @@ impl Link {
         Ok(())
     }
 
+    // Nothing but the drop takes the connection, and nothing comes after that.
     #[expect(clippy::expect_used, reason = "it is there until the drop")]
     fn connection(&mut self) -> &mut PgConnection {
-        // Nothing but the drop takes it, and nothing comes after that.
         self.inner.as_mut().expect("the connection is there until the drop")
     }
 }

@@ -1,8 +1,7 @@
 //! Hosts whose clocks are wrong: the database decides what time it is.
 
 use chrono::TimeDelta;
-use switchboard_client::SocketOptions;
-use switchboard_client::WebhookDelivery;
+use switchboard_client::{SocketOptions, WebhookDelivery};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::RunState;
 use switchboard_model::secret_text::SecretText;
@@ -42,8 +41,8 @@ async fn schedules_and_leases_go_by_database_time() {
         assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1), "no lease is lost: {run:?}");
     }
     let runs_of_tick = succeeded(cluster.any(), task.id, 8).await;
-    let (now, due) = (database_time(&cluster).await, runs_of_tick.iter().filter_map(|run| run.scheduled_for));
-    let last = due.max().unwrap();
+    let now = cluster.database().now().await;
+    let last = runs_of_tick.iter().filter_map(|run| run.scheduled_for).max().unwrap();
     assert!(last <= now && now - last < LATE, "the newest occurrence is {last} at {now}");
     for run in &runs_of_tick {
         assert!(run.attempt <= 1, "no lease is lost: {run:?}");
@@ -55,10 +54,6 @@ async fn schedules_and_leases_go_by_database_time() {
     let (all, skips) = (runs(cluster.any(), task.id).await, skips(cluster.any(), task.id).await);
     assert!(skips.is_empty(), "nothing is missed: {skips:?}");
     ledger::occurrences(task.spec.schedule.as_ref().unwrap(), first..=last, &all, &skips).unwrap();
-}
-
-async fn database_time(cluster: &Cluster) -> switchboard_model::Timestamp {
-    cluster.database().now().await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -67,6 +67,7 @@ impl Receiver {
             async move {
                 received.lock().push(request.clone());
                 let left = Abandoned(Some(abandoned));
+                // How long this receiver takes to answer, which is what a caller must bear.
                 tokio::time::sleep(pause).await;
                 left.forget();
                 answer(&request)

@@ -196,5 +196,6 @@ pub(super) const fn finish_of(run: &LeasedRun, ending: Ending) -> Finish {
 
 /// Lets a moment pass between two looks.
 pub(super) async fn moment() {
+    // The callers look again at their condition after it, and give up at a deadline of their own.
     sleep(Duration::from_millis(5)).await;
 }
