@@ -19,7 +19,7 @@ use switchboard_store_api::{
 
 use crate::Backend;
 use crate::fixtures::{
-    ALL, LONG, Reader, create, database_time, every, finish, lease, lease_one, new_run, occurrence, plan, request,
+    ALL, HOUR, LONG, Reader, create, database_time, every, finish, lease, lease_one, new_run, occurrence, plan, request,
     scheduled, spec, states, system, task, trigger, wait_past,
 };
 
@@ -59,7 +59,7 @@ const MATRIX: [Row; 20] = [
     ("start_deadline", false, |spec| spec.start_deadline = Some(LONG)),
     ("timeout", false, |spec| spec.timeout = Some(LONG)),
     ("max_attempts", false, |spec| spec.max_attempts = 9),
-    ("backoff", false, |spec| spec.backoff = Backoff { cap: LONG, ..Backoff::default() }),
+    ("backoff", false, |spec| spec.backoff = Backoff { cap: HOUR, ..Backoff::default() }),
     ("priority", false, |spec| spec.priority = 4),
     ("pool", false, |spec| spec.pool = "heavy".parse().unwrap()),
     ("concurrency", false, |spec| spec.concurrency = Some(Concurrency { key: "db".parse().unwrap(), max: 2 })),

@@ -168,7 +168,8 @@ pub(crate) async fn a_schedule_given_without_an_anchor_keeps_the_one_it_had(back
 pub(crate) async fn a_pause_is_recorded_as_one_skipped_range(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let interval = Span::from_millis(200);
-    let before = create(&stores, &spec("paused", |spec| spec.schedule = every(interval))).await;
+    let wanted = spec("paused", |spec| (spec.schedule, spec.missed) = (every(interval), MissedPolicy::Skip));
+    let before = create(&stores, &wanted).await;
     let first = before.next_run_at.unwrap();
     let paused = stores.tasks.set_active(&system(), before.id, false).await.unwrap().unwrap();
     assert!(!paused.spec.is_active);
