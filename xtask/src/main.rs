@@ -2,6 +2,7 @@
 //!
 //! It must stay light, since it is built before anything else, and it knows no crate of the product.
 
+mod bench;
 mod fuzz_api;
 mod run;
 mod soak;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::bench::BenchOptions;
 use crate::fuzz_api::FuzzOptions;
 use crate::soak::SoakOptions;
 use crate::test::Step;
@@ -30,6 +32,8 @@ enum Command {
     Test(TestOptions),
     /// Sends the server whatever its OpenAPI document allows and forbids, and judges the answers.
     FuzzApi(FuzzOptions),
+    /// Measures what the product does in a second, beside the least SQL that could do the same work.
+    Bench(BenchOptions),
     /// Measures for a while what the tests only check; never a part of `test`.
     Soak(SoakOptions),
     /// Checks the rules of the house that no compiler knows.
@@ -60,6 +64,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Test(options) => test::run(root, &options),
         Command::FuzzApi(options) => fuzz_api::run(root, &options),
+        Command::Bench(options) => bench::run(root, &options),
         Command::Soak(options) => soak::run(root, &options),
         Command::Tidy => tidy::run(root),
         Command::Fmt => run::cargo(root, &["fmt", "--all"]),

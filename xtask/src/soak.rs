@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: the long forms of what the tests check briefly. They measure times, on a database of their own.
 
 use std::path::Path;
+use std::process::Command;
 
 use clap::{Args, ValueEnum};
 
@@ -11,6 +12,8 @@ use crate::run;
 enum Subject {
     /// Whether refused sign-ins differ in time, and how fast a disabled user is out on every replica.
     SignIn,
+    /// Whether connections that are cut at random statements of the scheduler lose or double anything.
+    Cuts,
 }
 
 /// What `soak` runs.
@@ -19,16 +22,40 @@ pub(crate) struct SoakOptions {
     /// What is soaked.
     #[arg(value_enum)]
     subject: Subject,
+    /// How many connections are cut.
+    #[arg(long, default_value_t = 500)]
+    trials: u64,
+    /// The seed that a failed soak of cuts has printed.
+    #[arg(long)]
+    seed: Option<u64>,
 }
 
-/// Builds the server and runs the soak; fails when a bound did not hold.
+/// Runs the soak; fails when a bound did not hold.
 pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
-    let name = match options.subject {
-        Subject::SignIn => "sign-in",
-    };
+    match options.subject {
+        Subject::SignIn => sign_in(root),
+        Subject::Cuts => cuts(root, options),
+    }
+}
+
+fn sign_in(root: &Path) -> anyhow::Result<()> {
     let build = ["build", "--package", "switchboard-server", "--package", "switchboard-testkit"];
     run::cargo(root, &build)?;
     let server = run::target_folder()?.join("debug/switchboard");
     let server = server.to_string_lossy();
-    run::cargo(root, &["run", "--package", "switchboard-testkit", "--bin", "switchboard-soak", "--", name, &server])
+    run::cargo(
+        root,
+        &["run", "--package", "switchboard-testkit", "--bin", "switchboard-soak", "--", "sign-in", &server],
+    )
+}
+
+/// The test itself, with more trials.
+fn cuts(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
+    let mut test = Command::new("cargo");
+    test.current_dir(root).env("SWITCHBOARD_TEST_TRIALS", options.trials.to_string());
+    if let Some(seed) = options.seed {
+        test.env("SWITCHBOARD_TEST_SEED", seed.to_string());
+    }
+    test.args(["test", "--package", "switchboard-store-pg", "--test", "it", "--"]);
+    run::shown(test.args(["cuts::connections_cut_anywhere_lose_and_double_nothing", "--exact", "--nocapture"]))
 }

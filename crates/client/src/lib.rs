@@ -5,6 +5,7 @@
 mod api_keys;
 mod audit;
 mod auth;
+mod bulk;
 mod client;
 mod error;
 mod health;
@@ -23,6 +24,7 @@ mod tickets;
 mod triggers;
 mod users;
 mod webhooks;
+mod work;
 
 pub use client::{Client, ClientOptions};
 pub use error::{ClientError, OpError};
@@ -30,5 +32,6 @@ pub use pages::items;
 pub use resume::{ResumeEvent, ResumeOptions, ResumingHandle, ResumingSocket, StopCause, TicketSource};
 pub use runs::RunQuery;
 pub use socket::{LOST, Socket, SocketAuth, SocketEvent, SocketHandle, SocketOptions};
+pub use tasks::OccurrenceQuery;
 pub use triggers::Triggered;
 pub use webhooks::{WebhookDelivery, webhook_signature};

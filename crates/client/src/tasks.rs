@@ -1,8 +1,11 @@
 //! Tasks over REST.
 
 use reqwest::Method;
+use serde::Serialize;
+use switchboard_model::Timestamp;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
+use switchboard_model::occurrence::Occurrence;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::run::SkipRange;
 use switchboard_model::schedule::Upcoming;
@@ -11,6 +14,15 @@ use switchboard_model::wire::rest::{PreviewRequest, TaskUpdate, TriggerRequest, 
 
 use crate::client::{Client, fetch, send};
 use crate::error::ClientError;
+
+/// Which occurrences of a task are asked for; the default is all that were due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OccurrenceQuery {
+    /// The first instant.
+    pub from: Option<Timestamp>,
+    /// The last instant; one in the future asks for occurrences to come.
+    pub to: Option<Timestamp>,
+}
 
 impl Client {
     /// Creates a task.
@@ -99,6 +111,19 @@ impl Client {
     /// See [`ClientError`].
     pub async fn resume_task(&self, id: TaskId) -> Result<Task, ClientError> {
         fetch(self.api(Method::POST, &["tasks", &id.to_string(), "resume"])).await
+    }
+
+    /// Returns a page of the occurrences of a task, newest first: the run of each, or why there is none.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn list_occurrences(
+        &self,
+        id: TaskId,
+        query: OccurrenceQuery,
+        page: PageRequest,
+    ) -> Result<Page<Occurrence>, ClientError> {
+        fetch(self.api_page(&["tasks", &id.to_string(), "occurrences"], &page).query(&query)).await
     }
 
     /// Returns a page of the occurrences of a task that did not run, and why.

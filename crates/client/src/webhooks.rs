@@ -88,7 +88,8 @@ impl Client {
         self.url(&["hooks", task.as_str()]).into()
     }
 
-    /// Makes a secret for the webhooks of a task, or takes over one that the sender has.
+    /// Makes a secret of a task, for webhooks that it receives or requests that it sends, or takes over one that the
+    /// other side has.
     ///
     /// # Errors
     /// See [`ClientError`].

@@ -132,7 +132,18 @@ impl Caller {
         scopes.iter().try_for_each(|scope| self.require(scope))
     }
 
-    /// Insists on what a task will do in the name of the caller.
+    /// Insists on executing the runs of some pool as an external worker.
+    ///
+    /// # Errors
+    /// `forbidden` for whoever works on no pool at all.
+    pub(crate) fn require_work(&self) -> ApiResult<()> {
+        let works = self.scopes.iter().any(|held| matches!(held, Scope::Work(_)));
+        if works { Ok(()) } else { self.require(&Scope::Work(None)) }
+    }
+
+    /// Insists on what a task will do in the name of the caller. A request that a task sends needs nothing beyond
+    /// `tasks:write`, which its maker has: it carries no credential of the caller, and where it may go is decided by
+    /// the guard of outbound requests, which operators of the server configure.
     ///
     /// # Errors
     /// `forbidden` for an event that the caller could not publish.
@@ -287,10 +298,11 @@ mod tests {
         let to_room = spec(r#"{"event":{"to":{"room":"chat:1"},"event":"tick"}}"#);
         let to_user = spec(r#"{"event":{"to":{"user":"ann"},"event":"tick"}}"#);
         let system = spec(r#"{"system":{"function":"f"}}"#);
+        let http = spec(r#"{"http":{"url":"https://a.example"}}"#);
         let may = |scopes: &[&str], spec| caller(scopes).require_action(spec).is_ok();
         assert!(may(&["publish:chat:"], &to_room) && may(&["admin"], &to_room));
         assert!(!may(&["tasks:write"], &to_room) && !may(&["publish:club:"], &to_room));
         assert!(may(&["publish:user:ann"], &to_user) && !may(&["publish:chat:"], &to_user));
-        assert!(may(&["tasks:write"], &system));
+        assert!(may(&["tasks:write"], &system) && may(&["tasks:write"], &http));
     }
 }

@@ -188,6 +188,13 @@ impl From<ReplyError> for ApiError {
     }
 }
 
+impl From<ApiError> for ReplyError {
+    /// For what was refused among others that were not.
+    fn from(error: ApiError) -> Self {
+        Self::new(error.code, error.detail)
+    }
+}
+
 impl From<TaskSpecError> for ApiError {
     fn from(error: TaskSpecError) -> Self {
         Self::field(error.code(), error.field, error.reason)

@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
-use switchboard_model::identity::{ClientKey, RoomName, TaskName, UserId};
+use switchboard_model::identity::{ClientKey, PoolName, RoomName, TaskName, UserId};
 use switchboard_model::ids::{ApiKeyId, RunId, SessionId, TaskId, WebhookSecretId};
 use switchboard_model::page::{MAX_PAGE, PageRequest};
 use switchboard_model::wire::code::ErrorCode;
@@ -86,9 +86,10 @@ impl<S: Send + Sync> FromRequest<S> for RawBody {
             None => reading.await,
         };
         read.map(Self).map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                ApiError::new(ErrorCode::PayloadTooLarge, "the body is above 1 MiB; split the request")
-            }
+            StatusCode::PAYLOAD_TOO_LARGE => ApiError::new(
+                ErrorCode::PayloadTooLarge,
+                "the body is too large: 1 MiB is the most, 16 MiB in bulk; split the request",
+            ),
             _ => ApiError::new(ErrorCode::BadRequest, "the body cannot be read to its end"),
         })
     }
@@ -141,6 +142,7 @@ impl PathPart for SessionId {}
 impl PathPart for WebhookSecretId {}
 impl PathPart for TaskName {}
 impl PathPart for ClientKey {}
+impl PathPart for PoolName {}
 impl PathPart for UserId {}
 impl PathPart for RoomName {
     const CODE: ErrorCode = ErrorCode::RoomNameInvalid;

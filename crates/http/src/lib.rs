@@ -23,6 +23,7 @@ mod request_line;
 mod routes;
 mod sealing;
 mod unread;
+mod wait;
 mod ws;
 
 use std::sync::Arc;
@@ -32,13 +33,14 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
-use switchboard_scheduler::Replay;
+use switchboard_scheduler::{PullQueue, Replay};
 use switchboard_store_api::Stores;
 use tokio_util::task::TaskTracker;
 
 pub use auth::{
     AuthOptions, ExternalIssuer, ExternalKeys, Hashing, JwksError, JwksSource, KeyAlgorithm, KeyError, KeyRing,
 };
+pub use endpoints::webhook_secrets::open_webhook_keys;
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
 pub use openapi::openapi_document;
@@ -59,6 +61,8 @@ pub struct Api {
     pub hub: Arc<Hub>,
     /// The way by which events are published.
     pub publisher: Publisher,
+    /// What external workers lease runs from.
+    pub pull: PullQueue,
     /// What sockets may ask for.
     pub operations: Operations,
     /// What moves the clock of schedules, on a server with a test clock.

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio_util::sync::CancellationToken;
+
 /// Where the process is in its life: starting, ready, draining. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle(Arc<Phases>);
@@ -10,7 +12,7 @@ pub struct Lifecycle(Arc<Phases>);
 #[derive(Debug, Default)]
 struct Phases {
     is_started: AtomicBool,
-    is_draining: AtomicBool,
+    draining: CancellationToken,
 }
 
 impl Lifecycle {
@@ -27,7 +29,7 @@ impl Lifecycle {
 
     /// Notes that the process is being stopped: it turns unready and refuses new sockets. There is no way back.
     pub fn start_draining(&self) {
-        self.0.is_draining.store(true, Ordering::SeqCst);
+        self.0.draining.cancel();
     }
 
     /// Tells whether the process has started.
@@ -39,6 +41,11 @@ impl Lifecycle {
     /// Tells whether the process is being stopped.
     #[must_use]
     pub fn is_draining(&self) -> bool {
-        self.0.is_draining.load(Ordering::SeqCst)
+        self.0.draining.is_cancelled()
+    }
+
+    /// Waits until the process is being stopped.
+    pub(crate) async fn draining(&self) {
+        self.0.draining.cancelled().await;
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 use uuid::Uuid;
 
+use crate::App;
 use crate::error::{ApiError, write_problem};
 use crate::routes::Route;
 
@@ -113,6 +114,17 @@ pub(crate) async fn guard(State(limit): State<Duration>, mut request: Request, n
         Err(_) => {
             tracing::warn!("a request took too long");
             ApiError::unavailable("the request took too long; whether it took effect is unknown").into_response()
+        }
+    }
+}
+
+/// Ends requests that wait for a database which does not answer, long before their own time is up.
+pub(crate) async fn end_in_outage(State(app): State<App>, request: Request, next: Next) -> Response {
+    tokio::select! {
+        response = next.run(request) => response,
+        () = app.readiness.silence() => {
+            let detail = "the database does not answer; whether the request took effect is unknown";
+            ApiError::unavailable(detail).into_response()
         }
     }
 }

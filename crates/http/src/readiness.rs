@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use switchboard_events::FeedStatus;
 use switchboard_store_api::FeedStore;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::{Api, Lifecycle};
 
@@ -15,6 +15,9 @@ const PING_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long an answer of the database is good for.
 const CACHED_FOR: Duration = Duration::from_secs(1);
+
+/// How long a request may wait before the database is asked whether it lives.
+const UNSUSPICIOUS: Duration = Duration::from_secs(1);
 
 /// How many pings in a row must fail before the database counts as gone.
 const FAILURES_TO_UNREADY: u32 = 3;
@@ -72,8 +75,23 @@ impl Readiness {
         ]
     }
 
-    /// Pings the database unless the latest ping is fresh; whoever asks meanwhile gets the result before.
+    /// Returns once the database gives no answer to a ping, of which the first is sent after a while.
+    pub(crate) async fn silence(&self) {
+        loop {
+            sleep(UNSUSPICIOUS).await;
+            if self.failed_pings().await > 0 {
+                return;
+            }
+        }
+    }
+
     async fn is_database_reachable(&self) -> bool {
+        self.failed_pings().await < FAILURES_TO_UNREADY
+    }
+
+    /// Returns how many pings have failed in a row. Pings the database unless the latest ping is fresh; whoever asks
+    /// meanwhile gets the result before.
+    async fn failed_pings(&self) -> u32 {
         let is_due = {
             let mut pings = self.pings.lock();
             let is_due = pings.started.is_none_or(|started| started.elapsed() >= CACHED_FOR);
@@ -87,7 +105,7 @@ impl Readiness {
             let mut pings = self.pings.lock();
             pings.failures = if matches!(answer, Ok(Ok(()))) { 0 } else { pings.failures.saturating_add(1) };
         }
-        self.pings.lock().failures < FAILURES_TO_UNREADY
+        self.pings.lock().failures
     }
 }
 
@@ -180,6 +198,18 @@ mod tests {
             assert_eq!(faults(&readiness).await, [""; 0]);
         }
         assert_eq!(database.pings.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_silence_of_the_database_is_noticed_within_four_seconds() {
+        let database = Arc::new(Database::default());
+        database.is_up.store(1, Ordering::SeqCst);
+        let readiness = readiness(&database);
+        assert!(tokio::time::timeout(Duration::from_secs(60), readiness.silence()).await.is_err());
+        database.is_up.store(0, Ordering::SeqCst);
+        let started = Instant::now();
+        readiness.silence().await;
+        assert!(started.elapsed() <= Duration::from_secs(4), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

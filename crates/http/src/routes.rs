@@ -5,15 +5,15 @@ use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use switchboard_model::scope::Scope;
-use switchboard_model::wire::limits::BODY_BYTES;
+use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, events, hooks, instances, limits, named_tasks, outbox, probes, rooms, runs, settings, tasks,
-    test_clock, tickets, triggers, users, webhook_secrets,
+    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, occurrences, outbox, probes, rooms,
+    runs, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
-use crate::middleware::{guard, identify, observe};
+use crate::middleware::{end_in_outage, guard, identify, observe};
 use crate::openapi::{self, Sketch, describe};
 use crate::unread::finish_body;
 use crate::{Api, App, AppState, cors, request_line, ws};
@@ -35,6 +35,8 @@ pub enum Access {
     Scope(Scope),
     /// Whoever may publish to the room of the path; the handler decides.
     Publish,
+    /// Whoever may work on the pool of the path, or on the pool of the run of the path.
+    Work,
 }
 
 /// One method of one path.
@@ -56,6 +58,11 @@ impl Route {
     /// Returns the group of endpoints that the route belongs to.
     pub(crate) fn tag(&self) -> &'static str {
         self.handler_name.split("::").next().unwrap_or(self.handler_name)
+    }
+
+    /// Returns how large a body may be, in bytes.
+    fn body_bytes(&self) -> usize {
+        if self.tag() == "bulk" { BULK_BODY_BYTES } else { BODY_BYTES }
     }
 }
 
@@ -100,6 +107,7 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/tasks"                 Access::Scope(Scope::TasksWrite) => tasks::create;
     GET    "/api/v1/tasks"                 Access::Scope(Scope::TasksRead)  => tasks::list;
     POST   "/api/v1/tasks/preview"         Access::Scope(Scope::TasksRead)  => tasks::preview;
+    POST   "/api/v1/tasks/bulk"            Access::Scope(Scope::TasksWrite) => bulk::create_tasks;
     GET    "/api/v1/tasks/by-name/{*name}" Access::Scope(Scope::TasksRead)  => named_tasks::get;
     PUT    "/api/v1/tasks/by-name/{*name}" Access::Scope(Scope::TasksWrite) => named_tasks::put;
     GET    "/api/v1/tasks/{id}"            Access::Scope(Scope::TasksRead)  => tasks::get;
@@ -109,13 +117,21 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/tasks/{id}/pause"      Access::Scope(Scope::TasksWrite) => tasks::pause;
     POST   "/api/v1/tasks/{id}/resume"     Access::Scope(Scope::TasksWrite) => tasks::resume;
     GET    "/api/v1/tasks/{id}/skips"      Access::Scope(Scope::TasksRead)  => tasks::skips;
+    GET    "/api/v1/tasks/{id}/occurrences" Access::Scope(Scope::TasksRead) => occurrences::list;
     POST   "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksWrite) => webhook_secrets::create;
     GET    "/api/v1/tasks/{id}/webhook-secrets" Access::Scope(Scope::TasksRead) => webhook_secrets::list;
     DELETE "/api/v1/tasks/{id}/webhook-secrets/{secret_id}" Access::Scope(Scope::TasksWrite) => webhook_secrets::delete;
     GET    "/api/v1/runs"                  Access::Scope(Scope::RunsRead)   => runs::list;
+    POST   "/api/v1/runs/bulk"             Access::Scope(Scope::TasksWrite) => bulk::trigger_runs;
+    POST   "/api/v1/runs/redrive"          Access::Scope(Scope::RunsWrite)  => runs::redrive;
     GET    "/api/v1/runs/{id}"             Access::Scope(Scope::RunsRead)   => runs::get;
     POST   "/api/v1/runs/{id}/cancel"      Access::Scope(Scope::RunsWrite)  => runs::cancel;
     POST   "/api/v1/runs/{id}/retry"       Access::Scope(Scope::RunsWrite)  => runs::retry;
+    POST   "/api/v1/pools/{pool}/lease"    Access::Work                     => work::lease;
+    POST   "/api/v1/runs/{id}/heartbeat"   Access::Work                     => work::heartbeat;
+    POST   "/api/v1/runs/{id}/finish"      Access::Work                     => work::finish;
+    POST   "/api/v1/runs/{id}/fail"        Access::Work                     => work::fail;
+    POST   "/api/v1/runs/{id}/release"     Access::Work                     => work::release;
     POST   "/api/v1/rooms"                 Access::Scope(Scope::RoomsWrite) => rooms::create;
     GET    "/api/v1/rooms"                 Access::Scope(Scope::RoomsRead)  => rooms::list;
     GET    "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsRead)  => rooms::get;
@@ -153,12 +169,12 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     let app = App::new(AppState::new(api));
     let mut router = axum::Router::new();
     for route in ROUTES.iter().filter(|route| is_included(route)) {
-        let handler = (route.handler)();
+        let handler = (route.handler)().layer(DefaultBodyLimit::max(route.body_bytes()));
         let limited = from_fn_with_state(App::clone(&app), limit_requests);
         let handler = match &route.access {
             Access::Anonymous => handler,
             Access::Login | Access::Signature | Access::Ticket => handler.route_layer(limited),
-            access @ (Access::SignedIn | Access::Scope(_) | Access::Publish) => {
+            access @ (Access::SignedIn | Access::Scope(_) | Access::Publish | Access::Work) => {
                 handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise)).route_layer(limited)
             }
         };
@@ -166,8 +182,8 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
     }
     // From the inside out: what is identified last surrounds everything.
     router
+        .layer(from_fn_with_state(App::clone(&app), end_in_outage))
         .layer(from_fn_with_state(timeout, guard))
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
         .layer(from_fn(request_line::check))
         .layer(cors::layer(allowed_origins))
         .layer(from_fn(cors::withhold_from_foreigners))

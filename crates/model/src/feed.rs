@@ -18,7 +18,7 @@ pub enum SignalKind {
     PoolQueued,
     /// Somebody asked to cancel a running run; the key is the run id.
     RunCancelled,
-    /// A task was created, edited or deleted; the key is the task id.
+    /// A task was created, edited or deleted; the key is the task id, or `*` for many new ones at once.
     TaskChanged,
     /// A fleet setting changed; the key is its name.
     SettingChanged,

@@ -82,6 +82,8 @@ names! {
     TaskName, "task name", r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$", is_task_name;
     /// A named class of runs.
     PoolName, "pool name", r"^[a-z][a-z0-9_-]{0,31}$", is_head;
+    /// What an external worker calls itself.
+    WorkerName, "worker name", r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$", is_worker_name;
     /// A key that limits how many runs go at the same time.
     ConcurrencyKey, "concurrency key", r"^[\x21-\x7e]{1,200}$", is_visible_key;
     /// A message id or deduplication key given by a client.
@@ -122,9 +124,17 @@ fn is_event_name(text: &str) -> bool {
 }
 
 fn is_task_name(text: &str) -> bool {
+    is_name_with(text, b"._:/-")
+}
+
+fn is_worker_name(text: &str) -> bool {
+    is_name_with(text, b"._:@/-")
+}
+
+fn is_name_with(text: &str, others: &[u8]) -> bool {
     text.len() <= 128
         && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
-        && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._:/-".contains(&b))
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || others.contains(&b))
 }
 
 fn is_visible_key(text: &str) -> bool {

@@ -180,6 +180,8 @@ pub struct LeasedRun {
     pub max_attempts: u32,
     /// Whether an earlier attempt lost its lease, so that a handler can clean up first.
     pub reclaimed: bool,
+    /// How often it was queued again after it had ended.
+    pub retries: u32,
     /// The occurrence it executes, if the schedule made it.
     pub scheduled_for: Option<Timestamp>,
     /// When it became ready.
@@ -196,6 +198,18 @@ pub struct LeasedRun {
     pub action: Action,
     /// What it was given.
     pub input: Option<JsonText>,
+}
+
+impl LeasedRun {
+    /// Returns what receivers tell the effect of this run from others by: the same for each of its attempts, another
+    /// one once the ended run was queued again.
+    #[must_use]
+    pub fn effect_id(&self) -> String {
+        match self.retries {
+            0 => self.id.to_string(),
+            retries => format!("{}.{retries}", self.id),
+        }
+    }
 }
 
 /// The most characters of an error that are kept.
@@ -258,6 +272,18 @@ pub struct StoredSkip {
     pub range: SkipRange,
     /// The schedule at that time; absent when it was not kept.
     pub schedule: Option<Schedule>,
+}
+
+impl StoredSkip {
+    /// Returns one range for both if `next` goes on with the same cause, by the same schedule, at the occurrence after
+    /// the last one of this range.
+    #[must_use]
+    pub fn joined(&self, next: &Self) -> Option<Self> {
+        let (range, new) = (&self.range, &next.range);
+        let schedule = self.schedule.as_ref().filter(|_| self.schedule == next.schedule && range.cause == new.cause)?;
+        let joined = SkipRange { to: new.to, count: range.count + new.count, ..range.clone() };
+        (schedule.next_after(range.to) == Some(new.from)).then(|| Self { range: joined, ..self.clone() })
+    }
 }
 
 /// The run of an occurrence, as the occurrences of a task show it.

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::identity::RoomName;
+use crate::identity::{PoolName, RoomName};
 
 /// One permission of an API key or a role.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +21,8 @@ pub enum Scope {
     RunsRead,
     /// Cancels and retries runs.
     RunsWrite,
+    /// Executes the runs of this pool as an external worker; those of every pool when none is named.
+    Work(Option<PoolName>),
     /// Reads rooms and their events.
     RoomsRead,
     /// Creates and deletes rooms and mints tickets.
@@ -38,7 +40,7 @@ pub enum Scope {
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, rooms:read, rooms:write, publish:<prefix>, users:*, coordination:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, users:*, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -50,7 +52,8 @@ impl Scope {
             (Self::Admin, _)
             | (Self::TasksWrite, Self::TasksRead)
             | (Self::RunsWrite, Self::RunsRead)
-            | (Self::RoomsWrite, Self::RoomsRead) => true,
+            | (Self::RoomsWrite, Self::RoomsRead)
+            | (Self::Work(None), Self::Work(_)) => true,
             (Self::Publish(held), Self::Publish(wanted)) => wanted.starts_with(held.as_str()),
             (held, wanted) => held == wanted,
         }
@@ -60,6 +63,24 @@ impl Scope {
     #[must_use]
     pub fn publish_to(room: &RoomName) -> Self {
         Self::Publish(room.as_str().to_owned())
+    }
+
+    /// Names the scope that executing the runs of `pool` asks for.
+    #[must_use]
+    pub fn work_on(pool: &PoolName) -> Self {
+        Self::Work(Some(pool.clone()))
+    }
+
+    /// Reads a scope that carries a name.
+    fn with_name(text: &str) -> Option<Self> {
+        if let Some(prefix) = text.strip_prefix("publish:") {
+            let is_allowed = prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic());
+            return is_allowed.then(|| Self::Publish(prefix.trim_end_matches('*').to_owned()));
+        }
+        match text.strip_prefix("work:")? {
+            "" | "*" => Some(Self::Work(None)),
+            pool => pool.parse().ok().map(|pool| Self::Work(Some(pool))),
+        }
     }
 }
 
@@ -75,6 +96,8 @@ impl fmt::Display for Scope {
             Self::Users => "users:*",
             Self::Coordination => "coordination:*",
             Self::Admin => "admin",
+            Self::Work(None) => "work:",
+            Self::Work(Some(pool)) => return write!(f, "work:{pool}"),
             Self::Publish(prefix) => return write!(f, "publish:{prefix}"),
         })
     }
@@ -94,12 +117,7 @@ impl FromStr for Scope {
             "users:*" => Self::Users,
             "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
-            _ => match text.strip_prefix("publish:") {
-                Some(prefix) if prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic()) => {
-                    Self::Publish(prefix.trim_end_matches('*').to_owned())
-                }
-                _ => return Err(ScopeError(text.chars().take(80).collect())),
-            },
+            _ => return Self::with_name(text).ok_or_else(|| ScopeError(text.chars().take(80).collect())),
         })
     }
 }
@@ -124,10 +142,10 @@ impl JsonSchema for Scope {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "One permission of an API key; `publish:` is followed by the start of the room names.",
+            "description": "One permission of an API key; `publish:` is followed by the start of the room names, `work:` by a pool or nothing.",
             "type": "string",
-            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|users:\*|coordination:\*|admin)$",
-            "examples": ["tasks:write", "publish:chat:", "admin"],
+            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|users:\*|coordination:\*|admin)$",
+            "examples": ["tasks:write", "publish:chat:", "work:gpu", "admin"],
         })
     }
 }
@@ -144,5 +162,23 @@ mod tests {
         let chat: Scope = "publish:chat:*".parse().unwrap();
         assert!(chat.grants(&Scope::publish_to(&"chat:1".parse().unwrap())));
         assert!(!chat.grants(&Scope::publish_to(&"chatter:1".parse().unwrap())));
+    }
+
+    #[test]
+    fn work_is_granted_on_one_pool_or_on_all() {
+        let scope = |text: &str| text.parse::<Scope>().unwrap();
+        let gpu = Scope::work_on(&"gpu".parse().unwrap());
+        for (text, form, grants) in [
+            ("work:", "work:", true),
+            ("work:*", "work:", true),
+            ("work:gpu", "work:gpu", true),
+            ("work:gp", "work:gp", false),
+            ("runs:write", "runs:write", false),
+        ] {
+            assert_eq!(scope(text).to_string(), form);
+            assert_eq!(scope(text).grants(&gpu), grants, "{text}");
+        }
+        assert!(!gpu.grants(&scope("work:")));
+        assert!("work:Gpu".parse::<Scope>().is_err());
     }
 }

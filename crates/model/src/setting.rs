@@ -26,7 +26,18 @@ pub struct FleetSettings {
 pub struct PoolSettings {
     /// The most runs at the same time; 0 pauses the pool.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = Self::MOST_RUNNING))]
     pub max_running: Option<u32>,
+}
+
+impl FleetSettings {
+    /// The most pools that settings can name.
+    pub const MOST_POOLS: usize = 1_000;
+}
+
+impl PoolSettings {
+    /// The highest maximum of a pool.
+    pub const MOST_RUNNING: u32 = 1_000_000;
 }
 
 impl Default for FleetSettings {

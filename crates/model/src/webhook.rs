@@ -1,4 +1,4 @@
-//! Secrets of inbound webhooks (Standard Webhooks): which of them may trigger a task.
+//! Secrets of webhooks (Standard Webhooks): which of them may trigger a task, and which sign what a task sends.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -6,20 +6,35 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::ids::{TaskId, WebhookSecretId};
 use crate::span::Span;
+use crate::text_enum::text_enum;
 
 /// The prefix that marks a text as the secret of a webhook, as Standard Webhooks writes it.
 pub const WEBHOOK_SECRET_PREFIX: &str = "whsec_";
 
-/// The most secrets of one task that work at the same time.
+/// The most secrets of one task and purpose that work at the same time.
 pub const WEBHOOK_SECRETS: u32 = 10;
+
+text_enum! {
+    /// What a secret of a task is for; a secret serves no other purpose than its own.
+    #[derive(Default)]
+    SecretPurpose, "purpose of a secret" {
+        /// Verifies the webhooks that trigger the task.
+        #[default]
+        Receive = "receive",
+        /// Signs the requests that the task sends.
+        Sign = "sign",
+    }
+}
 
 /// A stored secret of a webhook, without the secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WebhookSecret {
     /// The identity.
     pub id: WebhookSecretId,
-    /// The task that it may trigger.
+    /// The task that it belongs to.
     pub task_id: TaskId,
+    /// What it is for.
+    pub purpose: SecretPurpose,
     /// When it was made.
     pub created_at: Timestamp,
     /// When it stops working by itself.
@@ -31,8 +46,10 @@ pub struct WebhookSecret {
 pub struct NewWebhookSecret {
     /// The identity.
     pub id: WebhookSecretId,
-    /// The task that it may trigger.
+    /// The task that it belongs to.
     pub task_id: TaskId,
+    /// What it is for.
+    pub purpose: SecretPurpose,
     /// The encrypted secret.
     pub sealed: Vec<u8>,
     /// How long it works; `None` means until it is deleted.

@@ -34,7 +34,7 @@ pub enum ActionError {
     Retryable {
         /// What went wrong.
         error: String,
-        /// How long to wait; the back-off of the task when absent.
+        /// How long to wait at least; the back-off of the task when that is longer, or when this is absent.
         after: Option<Span>,
     },
 }

@@ -9,6 +9,7 @@ use switchboard_store_api::fail_point::{self, FailPoint};
 use switchboard_store_api::{LeaseRequest, RunStore, StoreResult};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::activation::Activity;
 use crate::execute::Executor;
@@ -23,7 +24,7 @@ pub(crate) struct Dispatch {
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) permits: Arc<Semaphore>,
     pub(crate) executor: Arc<Executor>,
-    /// What is asked for; its limit is set anew in each pass.
+    /// What is asked for; its limit is set anew in each pass. Its identity outlives a pass without an answer.
     pub(crate) request: LeaseRequest,
 }
 
@@ -38,10 +39,14 @@ impl Activity for Dispatch {
             return Ok("no permit is free".to_owned());
         };
         self.request.limit = free;
+        // What a pass without an answer may have leased is asked for again under its identity. There is a permit for
+        // each of those runs, because nobody took one meanwhile.
+        let is_repeated = self.request.request.is_some();
+        self.request.request.get_or_insert_with(Uuid::now_v7);
         let cancels = self.wakes.cancels.load(Ordering::SeqCst);
         let asked = Instant::now();
-        // When the answer is lost, what was leased is held by nobody: it expires and is recovered.
         let batch = self.runs.lease(&self.request).await?;
+        self.request.request = None;
         let leased = batch.runs.len();
         if leased > 0 {
             fail_point::hit(FailPoint::AfterClaim);
@@ -60,10 +65,10 @@ impl Activity for Dispatch {
         if batch.again {
             // A little chance keeps replicas apart that contend for the same keys.
             self.wakes.dispatch.at(asked + Duration::from_micros(rand::random_range(1_000..5_000)));
-        } else if leased < free as usize {
-            self.wakes.wants_permits.store(false, Ordering::SeqCst);
-        } else {
+        } else if is_repeated || leased >= free as usize {
             self.wakes.dispatch.now();
+        } else if !batch.is_full {
+            self.wakes.wants_permits.store(false, Ordering::SeqCst);
         }
         Ok(format!("{leased} of {free} free permits taken"))
     }

@@ -10,7 +10,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use switchboard_model::run::{Ending, Finish, LeasedRun, clean_error};
+use switchboard_model::redact::Redactor;
+use switchboard_model::run::{Ending, Finish, LeasedRun};
 use switchboard_model::span::Span;
 use switchboard_store_api::Renewal;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -73,6 +74,11 @@ impl Executor {
             tracing::warn!("lease lost, the result is dropped");
             return;
         };
+        // Whatever an action brings back is stored and shown; this is the one place where all of it passes.
+        let ending = ending.redacted(&Redactor::of(&run.action));
+        if let Ending::Failed(error) | Ending::Retry { error, .. } = &ending {
+            tracing::info!(error, "attempt failed");
+        }
         let (settled, answer) = oneshot::channel();
         let finish = Finish { id: run.id, fence: run.fence, ending };
         let ended = Ended { finish, lease: lease.clone(), settled };
@@ -117,13 +123,13 @@ impl Executor {
 }
 
 fn failed(run: &LeasedRun, error: ActionError) -> Ending {
-    tracing::info!(%error, "attempt failed");
     match error {
-        ActionError::Permanent(error) => Ending::Failed(clean_error(&error)),
-        ActionError::Retryable { error, after } => Ending::Retry {
-            error: clean_error(&error),
-            delay: after.unwrap_or_else(|| run.backoff.delay(run.attempt, rand::random())),
-        },
+        ActionError::Permanent(error) => Ending::Failed(error),
+        ActionError::Retryable { error, after } => {
+            // Whoever asks for less than the back-off would make a tight loop of it.
+            let delay = run.backoff.delay(run.attempt, rand::random()).max(after.unwrap_or_default());
+            Ending::Retry { error, delay }
+        }
     }
 }
 

@@ -45,8 +45,8 @@ impl Finisher {
         }
     }
 
-    /// Records a batch. One that the database refuses is tried again end by end, so that a bad one
-    /// does not harm its neighbours.
+    /// Records a batch. One that the database refuses is halved until the bad end is found, so that it does not harm its
+    /// neighbours.
     async fn settle(&self, batch: Vec<Ended>) {
         let mut pending = vec![batch];
         while let Some(batch) = pending.pop() {
@@ -55,7 +55,10 @@ impl Finisher {
                 Err((mut refused, error)) if refused.len() == 1 => {
                     drop_end(refused.pop(), &with_causes(&error));
                 }
-                Err((refused, _)) => pending.extend(refused.into_iter().map(|ended| vec![ended])),
+                Err((mut refused, _)) => {
+                    let second = refused.split_off(refused.len() / 2);
+                    pending.extend([second, refused]);
+                }
             }
         }
     }

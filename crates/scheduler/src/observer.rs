@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::lease::Held;
+use crate::pull::PullWakes;
 use crate::replay::Progress;
 use crate::wake::Wake;
 
@@ -25,9 +26,11 @@ pub(crate) struct Wakes {
     pub(crate) relay: Wake,
     pub(crate) dispatch: Wake,
     pub(crate) heartbeat: Wake,
+    /// Those who wait for runs of external workers.
+    pub(crate) pulls: PullWakes,
     /// Whether the fleet settings must be read again.
     pub(crate) settings_changed: AtomicBool,
-    /// Whether runs may be queued for which no permit of this replica was free.
+    /// Whether runs may be queued for which no permit of this replica was free, or no room in their pool.
     pub(crate) wants_permits: AtomicBool,
     /// Grows with every request to cancel a running run.
     pub(crate) cancels: AtomicU64,
@@ -44,6 +47,7 @@ impl Default for Wakes {
             relay: Wake::default(),
             dispatch: Wake::default(),
             heartbeat: Wake::default(),
+            pulls: PullWakes::default(),
             settings_changed: AtomicBool::new(true),
             wants_permits: AtomicBool::new(false),
             cancels: AtomicU64::new(0),
@@ -87,8 +91,11 @@ impl SchedulerObserver {
 
     fn note(&self, signal: &Signal) {
         match signal.kind {
-            SignalKind::PoolQueued if self.pools.iter().any(|pool| pool.as_str() == signal.key) => {
-                self.wakes.dispatch.now();
+            SignalKind::PoolQueued => {
+                self.wakes.pulls.queued(&signal.key);
+                if self.pools.iter().any(|pool| pool.as_str() == signal.key) {
+                    self.wakes.dispatch.now();
+                }
             }
             SignalKind::RunCancelled => {
                 self.wakes.cancels.fetch_add(1, Ordering::SeqCst);
@@ -100,6 +107,7 @@ impl SchedulerObserver {
                 self.wakes.settings_changed.store(true, Ordering::SeqCst);
                 self.wakes.fire.now();
                 self.wakes.dispatch.now();
+                self.wakes.pulls.all();
             }
             SignalKind::OutboxFilled => self.wakes.relay.now(),
             _ => {}
@@ -113,6 +121,7 @@ impl SchedulerObserver {
         for wake in [fire, promote, recover, relay, dispatch, heartbeat] {
             wake.now();
         }
+        wakes.pulls.all();
     }
 }
 

@@ -23,6 +23,7 @@ use crate::lease::Held;
 use crate::loops::SchedulerLoop;
 use crate::observer::{SchedulerObserver, Wakes};
 use crate::promote::Promote;
+use crate::pull::PullQueue;
 use crate::recover::Recover;
 use crate::relay::Relay;
 use crate::replay::Replay;
@@ -80,6 +81,12 @@ impl Scheduler {
     pub fn observer(&self) -> SchedulerObserver {
         let pools = self.options.pools.clone().into();
         SchedulerObserver { wakes: self.wakes.clone(), held: self.held.clone(), pools }
+    }
+
+    /// Returns what external workers lease runs from.
+    #[must_use]
+    pub fn pull_queue(&self) -> PullQueue {
+        PullQueue { runs: self.stores.runs.clone(), wakes: self.wakes.clone(), lease: self.options.lease }
     }
 
     /// Starts the loops on `tracker`.

@@ -1,10 +1,10 @@
-//! The system function `sweep`: deletes what is past its retention, store by store.
+//! Upkeep: system functions that delete what is past its retention and repair what must not be.
 
 use std::collections::BTreeMap;
 
 use switchboard_model::json_text::JsonText;
 use switchboard_model::span::Span;
-use switchboard_store_api::{StoreResult, Stores};
+use switchboard_store_api::{StoreResult, Stores, UnarmedReport};
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::ActionError;
@@ -13,7 +13,7 @@ use crate::meters;
 
 /// The most rows of one transaction.
 const BATCH: u32 = 1_000;
-/// The most transactions per store; what is left goes in the next sweep.
+/// The most transactions per store; what is left goes in the next pass.
 const MOST_BATCHES: u32 = 200;
 
 /// How long what has happened is remembered.
@@ -25,22 +25,50 @@ pub struct HistoryAges {
     pub audit: Span,
 }
 
-/// Sweeps every store in turn and returns how much each gave up. One that fails does not stop the
-/// others; what has happened is forgotten after its age.
-pub(crate) async fn sweep(stores: Stores, ages: HistoryAges, stop: CancellationToken) -> Result<JsonText, ActionError> {
+/// One part of the upkeep: a system function with a task of its own. A pass that finds nothing to do writes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Upkeep {
+    /// Forgets runs, skipped occurrences, failed triggers of applications and audit entries that are old enough.
+    PruneHistory,
+    /// Deletes what has expired: credentials, keys, limits and replicas.
+    SweepExpired,
+    /// Deletes events that rooms do not retain.
+    TrimRooms,
+    /// Deletes signals that every reader has read.
+    TrimFeed,
+    /// Repairs tasks that lost their next occurrence, and removes deleted ones.
+    CheckTasks,
+}
+
+impl Upkeep {
+    /// Every part.
+    pub(crate) const ALL: [Self; 5] =
+        [Self::PruneHistory, Self::SweepExpired, Self::TrimRooms, Self::TrimFeed, Self::CheckTasks];
+
+    /// Names the function.
+    pub(crate) const fn function(self) -> &'static str {
+        match self {
+            Self::PruneHistory => "prune_history",
+            Self::SweepExpired => "sweep_expired",
+            Self::TrimRooms => "trim_rooms",
+            Self::TrimFeed => "trim_feed",
+            Self::CheckTasks => "check_tasks",
+        }
+    }
+}
+
+/// Does parts of the upkeep in turn and returns how much each store gave up. One that fails does not stop the others;
+/// what has happened is forgotten after its age.
+pub(crate) async fn keep_up(
+    parts: &[Upkeep],
+    stores: Stores,
+    ages: HistoryAges,
+    stop: CancellationToken,
+) -> Result<JsonText, ActionError> {
     let mut sweep = Sweep { stop, counts: BTreeMap::new(), failures: vec![] };
-    sweep.drain("tickets", || stores.tickets.sweep(BATCH)).await;
-    sweep.drain("once", || stores.once.sweep(BATCH)).await;
-    sweep.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
-    sweep.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
-    sweep.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
-    sweep.drain("audit", || stores.audit.sweep(ages.audit, BATCH)).await;
-    sweep.drain("failed_entries", || stores.outbox.sweep(ages.runs, BATCH)).await;
-    sweep.drain("signals", || stores.feed.sweep(BATCH)).await;
-    sweep.drain("room_events", || stores.rooms.sweep(BATCH)).await;
-    sweep.drain("runs", || stores.runs.sweep(ages.runs, BATCH)).await;
-    sweep.note("instances", stores.instances.sweep().await.map(|gone| gone.len() as u64));
-    sweep.note("unarmed_tasks", stores.tasks.count_unarmed().await.inspect(|tasks| meters::unarmed(*tasks)));
+    for part in parts {
+        sweep.part(*part, &stores, ages).await;
+    }
     sweep.outcome()
 }
 
@@ -51,6 +79,31 @@ struct Sweep {
 }
 
 impl Sweep {
+    async fn part(&mut self, part: Upkeep, stores: &Stores, ages: HistoryAges) {
+        match part {
+            Upkeep::PruneHistory => {
+                self.drain("runs", || stores.runs.sweep(ages.runs, BATCH)).await;
+                self.drain("failed_outbox", || stores.outbox.sweep(ages.runs, BATCH)).await;
+                self.drain("audit", || stores.audit.sweep(ages.audit, BATCH)).await;
+            }
+            Upkeep::SweepExpired => {
+                self.drain("tickets", || stores.tickets.sweep(BATCH)).await;
+                self.drain("once", || stores.once.sweep(BATCH)).await;
+                self.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
+                self.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
+                self.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
+                self.note("instances", stores.instances.sweep().await.map(|gone| gone.len() as u64));
+            }
+            Upkeep::TrimRooms => self.drain("room_events", || stores.rooms.sweep(BATCH)).await,
+            Upkeep::TrimFeed => self.drain("signals", || stores.feed.sweep(BATCH)).await,
+            Upkeep::CheckTasks => {
+                let repaired = stores.tasks.repair_unarmed(BATCH).await.inspect(measure);
+                self.note("repaired_tasks", repaired.map(|report| report.repaired));
+                self.drain("deleted_tasks", || stores.tasks.sweep(ages.runs, BATCH)).await;
+            }
+        }
+    }
+
     async fn drain<F>(&mut self, what: &'static str, mut batch: impl FnMut() -> F)
     where
         F: Future<Output = StoreResult<u64>>,
@@ -81,6 +134,10 @@ impl Sweep {
         }
         JsonText::encode(&self.counts).map_err(|error| ActionError::Permanent(error.to_string()))
     }
+}
+
+fn measure(report: &UnarmedReport) {
+    meters::unarmed(report.found.saturating_sub(report.repaired));
 }
 
 #[cfg(test)]

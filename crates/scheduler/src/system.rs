@@ -1,6 +1,7 @@
 //! Functions of the server itself, called as runs, so that operators see and reschedule upkeep.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
@@ -13,17 +14,11 @@ use switchboard_store_api::{StoreError, StoreResult, Stores, TaskCreateOutcome, 
 use tokio_util::sync::CancellationToken;
 
 use crate::actions::{ActionError, ActionRunner};
-use crate::sweep::{HistoryAges, sweep};
+use crate::sweep::{HistoryAges, Upkeep, keep_up};
 
-/// The tasks that every deployment has, in their JSON form.
-const SYSTEM_TASKS: [&str; 1] = [r#"{
-    "name": "system:sweep",
-    "schedule": {"every": {"interval": "5m"}},
-    "action": {"system": {"function": "sweep"}},
-    "overlap": "skip",
-    "timeout": "4m",
-    "priority": 100
-}"#];
+/// The task that earlier versions had in place of those of today, and its function, which does all they do.
+const FORMER: &str = "system:sweep";
+const FORMER_FUNCTION: &str = "sweep";
 
 type Function = Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<JsonText, ActionError>> + Send + Sync>;
 
@@ -32,12 +27,21 @@ type Function = Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<JsonT
 pub struct SystemRegistry(BTreeMap<&'static str, Function>);
 
 impl SystemRegistry {
-    /// Makes a registry of the functions of this crate: `sweep` deletes what is past its retention,
-    /// what has happened after its age.
+    /// Makes a registry of the functions of this crate, which keep the database in order and forget what has happened
+    /// after its age; `noop` does nothing, to try out and to measure with.
     #[must_use]
     pub fn standard(stores: &Stores, ages: HistoryAges) -> Self {
-        let stores = stores.clone();
-        Self::default().with("sweep", move |stop| sweep(stores.clone(), ages, stop))
+        let add = |registry: Self, name, parts: Vec<Upkeep>| {
+            let stores = stores.clone();
+            let parts: Arc<[Upkeep]> = parts.into();
+            registry.with(name, move |stop| {
+                let (stores, parts) = (stores.clone(), parts.clone());
+                async move { keep_up(&parts, stores, ages, stop).await }
+            })
+        };
+        let own = Self::default().with("noop", |_| std::future::ready(Ok(JsonText::null())));
+        let all = add(own, FORMER_FUNCTION, Upkeep::ALL.to_vec());
+        Upkeep::ALL.into_iter().fold(all, |registry, part| add(registry, part.function(), vec![part]))
     }
 
     /// Adds a function, in place of an earlier one of the same name. It is given the token that
@@ -77,25 +81,56 @@ impl ActionRunner for SystemRunner {
         // A newer replica may know it, so another attempt can help.
         let unknown = || ActionError::retryable(format!("this replica knows no function {:?}", action.function));
         let function = self.0.0.get(action.function.as_str()).ok_or_else(unknown)?;
-        function(stop.clone()).await.map(Some)
+        // A function that has nothing to say leaves no result behind.
+        Ok(Some(function(stop.clone()).await?).filter(|result| *result != JsonText::null()))
     }
 }
 
-/// Installs the tasks that every deployment has. Those that exist stay as operators left them, and
-/// replicas that boot together may all install.
+/// Installs the tasks that every deployment has, one for each part of the upkeep. Those that exist stay as operators
+/// left them, and replicas that boot together may all install. The one task of earlier versions hands its schedule on
+/// and is deleted.
 ///
 /// # Errors
 /// Fails when the database does.
 pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
     let context = WriteContext::system("scheduler");
-    for text in SYSTEM_TASKS {
-        let spec: TaskSpec = serde_json::from_str(text).map_err(|error| StoreError::corrupt("system task", error))?;
+    let former = stores.tasks.find(&FORMER.parse().map_err(corrupt)?).await?.filter(|task| is_former(&task.spec));
+    for part in Upkeep::ALL {
+        let mut spec = system_task(part).map_err(corrupt)?;
+        if let Some(former) = &former {
+            spec.schedule = former.spec.schedule.clone();
+            spec.is_active = former.spec.is_active;
+        }
         let outcome = stores.tasks.create(&context, TaskId::new(), &spec).await?;
         if let Written::Now(TaskCreateOutcome::Refused(error)) = outcome {
-            return Err(StoreError::corrupt("system task", error));
+            return Err(corrupt(error));
         }
     }
+    if let Some(former) = former {
+        stores.tasks.delete(&context, former.id).await?;
+    }
     Ok(())
+}
+
+fn is_former(spec: &TaskSpec) -> bool {
+    matches!(&spec.action, Action::System(action) if action.function == FORMER_FUNCTION)
+}
+
+/// Returns the task that does a part of the upkeep.
+fn system_task(part: Upkeep) -> Result<TaskSpec, serde_json::Error> {
+    let function = part.function();
+    serde_json::from_value(serde_json::json!({
+        "name": format!("system:{function}"),
+        "schedule": {"every": {"interval": "5m"}},
+        "action": {"system": {"function": function}},
+        "overlap": "skip",
+        "timeout": "4m",
+        "priority": 100,
+    }))
+}
+
+fn corrupt(error: impl std::fmt::Display) -> StoreError {
+    StoreError::corrupt("system task", error)
 }
 
 #[cfg(test)]
@@ -115,6 +150,7 @@ mod tests {
             attempt: 1,
             max_attempts: 3,
             reclaimed: false,
+            retries: 0,
             scheduled_for: None,
             run_at: at,
             leased_at: at,
@@ -142,9 +178,8 @@ mod tests {
 
     #[test]
     fn system_tasks_are_valid_definitions() {
-        for text in SYSTEM_TASKS {
-            let spec: TaskSpec = serde_json::from_str(text).unwrap();
-            spec.checked("2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        for part in Upkeep::ALL {
+            system_task(part).unwrap().checked("2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
         }
     }
 }

@@ -15,18 +15,19 @@ use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
 use switchboard_scheduler::{
-    HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner,
+    ActionRunner, HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner,
 };
 use switchboard_store_api::{Stores, WriteContext};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::actions::{EventRunner, system_functions};
+use crate::actions::{EventRunner, HttpRunner, system_functions};
 use crate::config::{Config, TestClock};
 use crate::database::Database;
 use crate::keys::Keys;
 use crate::listen::{self, Bounds, Edge};
 use crate::membership::Membership;
+use crate::outbound::{Outbound, Policy};
 
 /// The phases of a stop, in the order in which they are cancelled.
 #[derive(Clone, Default)]
@@ -93,12 +94,17 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
     start_test_clock(config, &stores).await?;
-    let scheduler = scheduler(config, &stores, instance.clone(), publisher.clone());
+    let sealer = Arc::new(keys.sealing);
+    let http =
+        HttpRunner { outbound: outbound(config)?, webhooks: Arc::clone(&stores.webhooks), sealer: Arc::clone(&sealer) };
+    let event = EventRunner(publisher.clone());
+    let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
     let replay = scheduler.replay();
     let observers: Vec<Arc<dyn FeedObserver>> =
         vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
     let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
     let feed_status = feed.status();
+    let pull = scheduler.pull_queue();
 
     let membership = NewInstance {
         id: instance.clone(),
@@ -130,6 +136,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         stores: stores.clone(),
         hub: Arc::clone(&hub),
         publisher: publisher.clone(),
+        pull,
         operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
         replay,
         feed: feed_status,
@@ -149,7 +156,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
                 patience: config.limits.patience.to_std(),
             },
             auth,
-            sealer: Arc::new(keys.sealing),
+            sealer,
         },
         tracker: trackers.edge.clone(),
     };
@@ -187,7 +194,18 @@ async fn auth_options(
     })
 }
 
-fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: Publisher) -> Scheduler {
+/// Makes the client of requests that users describe.
+fn outbound(config: &Config) -> anyhow::Result<Outbound> {
+    let settings = &config.outbound;
+    Outbound::new(Policy::new(settings.allow.clone()), settings.timeout.to_std()).context("outbound requests")
+}
+
+fn scheduler(
+    config: &Config,
+    stores: &Stores,
+    instance: InstanceId,
+    mut runners: Vec<Arc<dyn ActionRunner>>,
+) -> Scheduler {
     let options = SchedulerOptions {
         instance,
         roles: config.roles.clone(),
@@ -197,8 +215,8 @@ fn scheduler(config: &Config, stores: &Stores, instance: InstanceId, publisher: 
         misfire_grace: config.scheduler.misfire_grace,
         history: HistoryAges { runs: config.scheduler.history, audit: config.audit.history },
     };
-    let system = SystemRunner::new(system_functions(stores, options.history));
-    Scheduler::new(stores, options, vec![Arc::new(EventRunner(publisher)), Arc::new(system)])
+    runners.push(Arc::new(SystemRunner::new(system_functions(stores, options.history))));
+    Scheduler::new(stores, options, runners)
 }
 
 /// Lets a test clock start, if there is one.

@@ -23,7 +23,7 @@ pub(crate) use self::auth::{Auth, Limits, Secrets};
 use self::layers::{Layer, merge};
 pub(crate) use self::reference::reference;
 pub(crate) use self::sections::{
-    Audit, Database, Drain, Hints, Instance, LogFormat, Realtime, Scheduler, Server, Telemetry, TestClock,
+    Audit, Database, Drain, Hints, Instance, LogFormat, Outbound, Realtime, Scheduler, Server, Telemetry, TestClock,
 };
 
 /// Everything an operator can set.
@@ -61,6 +61,7 @@ pub(crate) struct Config {
     pub(crate) secrets: Secrets,
     pub(crate) limits: Limits,
     pub(crate) scheduler: Scheduler,
+    pub(crate) outbound: Outbound,
     pub(crate) audit: Audit,
     pub(crate) realtime: Realtime,
     pub(crate) drain: Drain,
@@ -84,6 +85,7 @@ impl Default for Config {
             secrets: Secrets::default(),
             limits: Limits::default(),
             scheduler: Scheduler::default(),
+            outbound: Outbound::default(),
             audit: Audit::default(),
             realtime: Realtime::default(),
             drain: Drain::default(),
@@ -250,6 +252,9 @@ mod tests {
             ("scheduler.permits = 0", "scheduler.permits"),
             ("scheduler.misfire_grace = \"900years\"", "scheduler.misfire_grace"),
             ("scheduler.history = \"900years\"", "scheduler.history"),
+            ("outbound.allow = [\"*.internal\"]", "outbound.allow"),
+            ("outbound.allow = [\"http://a.example\"]", "outbound.allow"),
+            ("outbound.timeout = \"0s\"", "outbound.timeout"),
             ("scheduler.test_clock = \"yesterday\"", "scheduler.test_clock"),
             ("replicas = \"multi\"\nscheduler.test_clock = \"now\"", "scheduler.test_clock"),
             ("audit.history = \"1h\"", "audit.history"),

@@ -12,6 +12,7 @@ mod keys;
 mod lifecycle;
 mod listen;
 mod membership;
+mod outbound;
 mod output;
 mod telemetry;
 
@@ -60,9 +61,11 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Task(command) => commands::task(command).await,
         Command::Webhook(command) => commands::webhook(command).await,
         Command::Run(command) => commands::run(command).await,
+        Command::Work(command) => commands::work(command).await,
         Command::Room(command) => commands::room(command).await,
         Command::Publish(command) => commands::publish(command).await,
         Command::Tail(command) => commands::tail(command).await,
+        Command::Fleet(command) => commands::fleet(command).await,
         Command::Instance(command) => commands::instance(command).await,
         Command::Audit(command) => commands::audit(command).await,
         Command::Outbox(command) => commands::outbox(command).await,

@@ -41,12 +41,6 @@ impl StoreError {
         Self::Corrupt { what, detail: detail.to_string() }
     }
 
-    /// Says that a backend lacks an operation.
-    #[must_use]
-    pub fn missing(operation: &'static str) -> Self {
-        Self::Backend(format!("{operation} is not there yet").into())
-    }
-
     /// Tells whether the same operation may succeed later without any change by the caller.
     #[must_use]
     pub const fn is_transient(&self) -> bool {

@@ -6,6 +6,7 @@ use switchboard_model::identity::PoolName;
 use switchboard_model::ids::{Fence, InstanceId, RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::run::{Finish, LeasedRun, NewRun, OccurrenceRun, Run, RunState};
+use switchboard_model::run_rule::Loss;
 use switchboard_model::span::Span;
 use uuid::Uuid;
 
@@ -19,7 +20,7 @@ use crate::tasks::OccurrenceRange;
 pub enum TriggerOutcome {
     /// The run exists, queued or scheduled.
     Created(RunId),
-    /// An active run has the same deduplication key; nothing was made.
+    /// This run has the same deduplication key and is active, or had it for ever; nothing was made.
     Duplicate(RunId),
     /// The overlap policy `skip` found this active run; nothing was made.
     Active(RunId),
@@ -103,8 +104,9 @@ pub struct LeaseRequest {
     pub limit: u32,
     /// How long the leases hold without renewal.
     pub lease: Span,
-    /// Identifies the request. A repetition, while leases of the first one hold, is given those runs and no others, so
-    /// that a lost answer loses nothing. Absent when the request will not be repeated.
+    /// Identifies the request. A repetition, while leases of the first one hold, is given those runs and no others,
+    /// whatever its limit, and prolongs the leases, so that a lost answer loses nothing. Absent when the request will
+    /// not be repeated.
     pub request: Option<Uuid>,
 }
 
@@ -116,8 +118,10 @@ pub struct LeaseBatch {
     /// Whether the pass skipped contended keys or moved runs to `waiting`, so that another pass may
     /// find more at once.
     pub again: bool,
-    /// When the next run may start that a rate limit has held back in this pass, counted from now.
+    /// When the next run may start that waits for a rate limit which this pass met, counted from now.
     pub paced_for: Option<Span>,
+    /// Whether the maximum of a pool ended the pass, so that a run which ends may make room for another.
+    pub is_full: bool,
 }
 
 /// A lease to be prolonged.
@@ -164,6 +168,19 @@ pub struct RecoverReport {
     pub timed_out: u64,
 }
 
+impl RecoverReport {
+    /// Counts a run under what decided on it.
+    pub fn count(&mut self, loss: Loss) {
+        let counted = match loss {
+            Loss::Cancelled => &mut self.cancelled,
+            Loss::TimedOut => &mut self.timed_out,
+            Loss::Requeued => &mut self.requeued,
+            Loss::Dead => &mut self.dead,
+        };
+        *counted += 1;
+    }
+}
+
 /// What promoting did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromoteReport {
@@ -200,14 +217,11 @@ pub trait RunStore: Send + Sync {
 
     /// Makes many runs in one commit, each as [`RunStore::trigger`] does; returns one outcome per run, in order, each
     /// seeing the ones before it. A once-key remembers all outcomes: [`TriggerOutcome`]s in their JSON form are the
-    /// result of the record.
+    /// result of the record. When no run is made or adopts, nothing is kept, neither the claim nor the audit entry.
     ///
     /// # Errors
     /// Fails when the database does; then no run was made.
-    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
-        let _ = (context, runs);
-        Err(crate::StoreError::missing("trigger_many"))
-    }
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>>;
 
     /// Reads a run.
     ///
@@ -225,10 +239,7 @@ pub trait RunStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
-        let _ = (task, range);
-        Err(crate::StoreError::missing("of_occurrences"))
-    }
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>>;
 
     /// Leases ready runs. Each gets a new fence and counts an attempt; a run whose key has no
     /// permit moves to `waiting`, and so does one that its rate limit holds back. A rate limit gives one unit for each
@@ -291,10 +302,7 @@ pub trait RunStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does; then nothing was changed.
-    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
-        let _ = (context, which, limit);
-        Err(crate::StoreError::missing("redrive"))
-    }
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport>;
 
     /// Deletes up to `limit` runs that ended longer than `age` ago, or longer than their own retention says, skipped
     /// ranges as old, and permit keys that no run needs any more.

@@ -77,7 +77,7 @@ pub struct OccurrenceRange {
 pub struct UnarmedReport {
     /// Active scheduled tasks that had no next occurrence; the invariant is 0.
     pub found: u64,
-    /// Those of them that have one again.
+    /// Those of them that are no longer so: they have one again, or were deactivated.
     pub repaired: u64,
 }
 
@@ -97,7 +97,8 @@ pub trait TaskStore: Send + Sync {
 
     /// Creates many tasks in one commit, each as [`TaskStore::create`] does; returns one outcome per task, in order,
     /// each seeing the ones before it. A once-key remembers the first identity, and all outcomes as a JSON list of
-    /// identities, with `null` for a task that was not created.
+    /// identities, with `null` for a task that was not created. One signal with the key `*` stands for all. When no
+    /// task is created, nothing is kept, neither the claim nor the audit entry.
     ///
     /// # Errors
     /// Fails when the database does; then no task was created.
@@ -105,10 +106,7 @@ pub trait TaskStore: Send + Sync {
         &self,
         context: &WriteContext,
         tasks: &[(TaskId, TaskSpec)],
-    ) -> StoreResult<Written<Vec<TaskCreateOutcome>>> {
-        let _ = (context, tasks);
-        Err(crate::StoreError::missing("create_many"))
-    }
+    ) -> StoreResult<Written<Vec<TaskCreateOutcome>>>;
 
     /// Reads a task that is not deleted.
     ///
@@ -131,7 +129,9 @@ pub trait TaskStore: Send + Sync {
 
     /// Replaces a definition if it still has version `expected`. The next occurrence is recomputed
     /// from now when the schedule or a policy changed ([`TaskSpec::moves_next_run`]); it stays
-    /// otherwise, and an edit without any change keeps the version too. A schedule that is given
+    /// otherwise, and an edit without any change keeps the version too. What was due before it moved and not fired is
+    /// recorded as missed ([`switchboard_model::fire::rearm`]). Runs that have not ended follow an action that becomes
+    /// or stops being one of external workers. A schedule that is given
     /// without an anchor keeps the anchor it had if nothing else of it changed.
     ///
     /// # Errors
@@ -144,7 +144,7 @@ pub trait TaskStore: Send + Sync {
         spec: &TaskSpec,
     ) -> StoreResult<TaskUpdateOutcome>;
 
-    /// Pauses (`active == false`) or resumes a task. A resume follows the missed policy: of the occurrences from the
+    /// Pauses (`active == false`) or resumes a task; one whose schedule is over stays paused. A resume follows the missed policy: of the occurrences from the
     /// one that was next at the pause to the resume, those that the policy keeps become due at once, and the others
     /// are recorded as one skipped range with cause `paused` ([`switchboard_model::fire::resume`]). An update that
     /// changes `is_active` does the same. Pausing a paused or resuming an active task changes nothing.
@@ -174,7 +174,7 @@ pub trait TaskStore: Send + Sync {
     /// active and records the rest as `overlap`; `queue` inserts until `queue_max` runs are active
     /// and records the rest as `limit`; `replace` asks to cancel the active runs, inserts the last
     /// planned run and records the rest as `overlap`; `allow` inserts all. A skipped range that begins
-    /// with the occurrence after the newest range of the task extends it if the cause is the same.
+    /// with the occurrence after the newest range of the task extends it if cause and schedule are the same.
     ///
     /// # Errors
     /// Fails when the database does; then nothing was changed.
@@ -186,14 +186,11 @@ pub trait TaskStore: Send + Sync {
     /// Fails when the database does.
     async fn skips(&self, id: TaskId, page: &PageRequest) -> StoreResult<Page<SkipRange>>;
 
-    /// Lists the skipped ranges of a task that touch a range of time, newest first.
+    /// Lists the skipped ranges of a task that touch a range of time, those that end last first.
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn skips_between(&self, id: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<StoredSkip>> {
-        let _ = (id, range);
-        Err(crate::StoreError::missing("skips_between"))
-    }
+    async fn skips_between(&self, id: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<StoredSkip>>;
 
     /// Counts active scheduled tasks that have no next occurrence; the invariant is 0.
     ///
@@ -206,17 +203,12 @@ pub trait TaskStore: Send + Sync {
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn repair_unarmed(&self, limit: u32) -> StoreResult<UnarmedReport> {
-        let _ = limit;
-        Err(crate::StoreError::missing("repair_unarmed"))
-    }
+    async fn repair_unarmed(&self, limit: u32) -> StoreResult<UnarmedReport>;
 
-    /// Removes up to `limit` tasks that were deleted longer than `age` ago and have no runs left.
+    /// Removes up to `limit` tasks that were deleted longer than `age` ago and have neither runs nor skipped ranges left,
+    /// and their deduplication keys.
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
-        let _ = (age, limit);
-        Err(crate::StoreError::missing("sweep"))
-    }
+    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64>;
 }

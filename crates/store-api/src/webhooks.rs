@@ -1,4 +1,4 @@
-//! Secrets of inbound webhooks. What a webhook does is [`crate::RunStore::trigger`].
+//! Secrets of webhooks, received and sent. What a webhook does is [`crate::RunStore::trigger`].
 
 use async_trait::async_trait;
 use switchboard_model::identity::TaskName;
@@ -13,7 +13,7 @@ use crate::context::{WriteContext, Written};
 pub enum WebhookSecretOutcome {
     /// It was added.
     Added(WebhookSecret),
-    /// The task has as many secrets that work as [`switchboard_model::webhook::WEBHOOK_SECRETS`] allows.
+    /// The task has as many secrets of the purpose that work as [`switchboard_model::webhook::WEBHOOK_SECRETS`] allows.
     TooMany,
     /// There is no such task.
     TaskNotFound,
@@ -24,7 +24,7 @@ pub enum WebhookSecretOutcome {
 pub struct WebhookTarget {
     /// The task.
     pub task_id: TaskId,
-    /// The secrets that work now, newest first.
+    /// The secrets that verify and work now, newest first.
     pub secrets: Vec<SealedWebhookSecret>,
 }
 
@@ -46,6 +46,12 @@ pub trait WebhookStore: Send + Sync {
     /// # Errors
     /// Fails when the database does.
     async fn target(&self, task: &TaskName) -> StoreResult<Option<WebhookTarget>>;
+
+    /// Returns the secrets that sign what a task sends and work now, newest first.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn signing(&self, task: TaskId) -> StoreResult<Vec<SealedWebhookSecret>>;
 
     /// Lists the secrets of a task, oldest first, those that have expired included.
     ///

@@ -11,7 +11,7 @@ use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
 use switchboard_model::ticket::{Grants, NewTicket};
 use switchboard_model::user::{NewUser, PasswordHash, User, UserEdit, UserRole};
-use switchboard_model::webhook::NewWebhookSecret;
+use switchboard_model::webhook::{NewWebhookSecret, SecretPurpose};
 use switchboard_store_api::{
     AuditEntry, BurnOutcome, RefreshOutcome, Stores, UserCreateOutcome, UserUpdateOutcome, WriteContext,
 };
@@ -167,7 +167,8 @@ pub(crate) async fn burned<'a>(stores: &Stores, texts: &[&'a str]) -> Vec<&'a st
 /// A secret of a task that never expires.
 pub(crate) fn new_secret(task_id: TaskId) -> NewWebhookSecret {
     let id = WebhookSecretId::new();
-    NewWebhookSecret { id, task_id, sealed: id.as_uuid().as_bytes().to_vec(), ttl: None }
+    let sealed = id.as_uuid().as_bytes().to_vec();
+    NewWebhookSecret { id, task_id, purpose: SecretPurpose::Receive, sealed, ttl: None }
 }
 
 /// A context with an audit entry that says nothing but its action.

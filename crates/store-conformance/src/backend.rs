@@ -1,6 +1,7 @@
 //! What a backend gives to the suite: fresh databases, and several replicas on one of them.
 
 use async_trait::async_trait;
+use switchboard_model::ids::TaskId;
 use switchboard_store_api::{ScheduleClock, Stores};
 
 /// One fresh database of a backend under test.
@@ -22,6 +23,9 @@ pub trait Backend: Send + Sync + 'static {
     /// Holds an idle-in-transaction session open that has written something, until the guard
     /// drops; `None` where the database has no such thing.
     async fn idle_transaction(&self) -> Option<Box<dyn Send>>;
+
+    /// Takes the next occurrence of a task away, behind the back of the store.
+    async fn unarm(&self, task: TaskId);
 
     /// Removes the database after a case that passed.
     async fn close(self)

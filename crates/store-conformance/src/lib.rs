@@ -19,22 +19,32 @@ mod api_keys;
 mod append_once;
 mod audit;
 mod auth_sessions;
+mod bulk;
 mod cancel;
 mod clock;
 mod context;
+mod dedupe;
+mod edits;
 mod feed;
 mod fire;
 mod hostile;
 mod instances;
+mod lease_requests;
 mod limits;
+mod occurrences;
+mod paced;
 mod permits;
+mod pool_limits;
 mod races;
 mod recover;
+mod redrive;
+mod retention;
 mod room_races;
 mod rooms;
 mod run_races;
 mod runs;
 mod settings;
+mod start_deadline;
 mod sweeps;
 mod tasks;
 mod tickets;
@@ -139,6 +149,44 @@ cases! { $
         lists_are_filtered_and_newest_first,
         runs_of_one_firing_are_leased_oldest_occurrence_first,
     }
+    bulk {
+        many_runs_are_made_in_order_each_seeing_the_ones_before,
+        policies_hold_within_one_request_too,
+        a_repeated_request_for_many_runs_is_replayed,
+        a_request_that_makes_nothing_keeps_nothing,
+        ten_thousand_runs_of_many_tasks_are_made_at_once,
+        many_tasks_are_created_in_order_each_seeing_the_ones_before,
+        a_repeated_request_for_many_tasks_is_replayed,
+        racing_requests_for_the_same_keys_agree,
+    }
+    dedupe {
+        a_key_for_ever_outlives_its_run,
+        a_key_for_ever_counts_within_one_request,
+        a_refused_run_keeps_no_key_for_ever,
+        equal_triggers_for_ever_make_one_run,
+        a_key_for_ever_goes_with_its_task,
+    }
+    redrive {
+        ended_runs_are_queued_again_oldest_first_in_pages,
+        a_redrive_respects_overlap_and_dedupe_keys,
+        a_redrive_follows_the_action_of_the_task_and_signals_once,
+    }
+    edits {
+        every_field_moves_the_next_occurrence_or_does_not,
+        what_was_due_at_an_edit_is_recorded_as_missed,
+        a_resume_follows_the_missed_policy,
+        a_pause_under_another_schedule_loses_nothing,
+        a_schedule_that_is_over_stays_paused,
+        active_runs_follow_an_action_of_external_workers,
+        an_unarmed_task_is_armed_again,
+        a_deleted_task_leaves_when_nothing_refers_to_it,
+    }
+    occurrences {
+        runs_and_skips_of_a_range_are_found,
+        a_range_grows_under_the_same_schedule_only,
+        fourteen_days_down_are_complete_under_each_policy,
+        what_is_past_its_start_deadline_is_not_started,
+    }
     adoption {
         a_run_that_has_not_started_adopts_further_messages,
         a_run_that_somebody_else_asked_for_adopts_too,
@@ -167,6 +215,57 @@ cases! { $
         cancelling_a_waiting_run_leaves_the_holder_alone,
         a_retried_run_competes_for_its_permit_again,
         delayed_runs_take_no_permit_before_they_are_leased,
+    }
+    pool_limits {
+        a_pool_leases_no_more_than_its_maximum,
+        a_maximum_of_zero_pauses_a_pool,
+        a_limited_pool_stands_in_nobodys_way,
+        only_external_workers_are_given_runs_to_pull,
+        workers_of_both_kinds_share_the_maximum,
+        leasers_never_exceed_the_maximum_of_a_pool,
+    }
+    paced {
+        a_rate_limit_holds_runs_back,
+        a_run_that_waits_for_nothing_waits_for_no_rate,
+        paced_runs_all_run_in_their_order,
+        each_lease_takes_a_unit,
+        a_key_is_shared_by_tasks_with_their_own_rates,
+        promotion_lets_no_more_go_than_the_limit_allows,
+        nobody_overtakes_those_that_wait,
+        a_pool_that_nobody_serves_keeps_no_other_waiting,
+        a_run_held_back_leaves_its_permit_to_the_next,
+        a_waiting_run_can_be_cancelled_whatever_it_waits_for,
+        delayed_runs_take_their_unit_when_they_start,
+        leasers_together_keep_to_the_rate_in_every_window,
+        thousands_that_wait_cost_a_pass_only_what_goes_on,
+    }
+    start_deadline {
+        a_run_that_comes_too_late_is_cancelled,
+        the_deadline_counts_from_when_the_run_is_due,
+        the_first_lease_ends_the_deadline,
+        runs_that_wait_come_too_late_as_well,
+        a_permit_passes_by_those_that_come_too_late,
+        a_retried_run_can_start_again,
+        a_run_is_leased_in_time_or_cancelled_but_not_both,
+    }
+    lease_requests {
+        a_repeated_request_is_given_the_same_runs,
+        a_repetition_gives_what_still_holds,
+        an_expired_lease_is_not_given_again,
+        an_empty_answer_is_no_answer_for_ever,
+        equal_requests_at_once_are_given_one_batch,
+        an_end_that_is_reported_again_is_known,
+        one_batch_may_report_a_lease_twice,
+        a_mixed_batch_of_endings_leads_each_run_to_its_state,
+        recovery_raises_the_fence,
+        late_repeated_and_recovered_ends_agree,
+    }
+    retention {
+        a_run_is_kept_as_long_as_its_task_said,
+        every_end_starts_the_retention,
+        a_run_that_is_retried_is_kept,
+        a_batch_deletes_no_more_than_it_is_asked,
+        a_sweep_of_keys_disturbs_no_permit,
     }
     cancel {
         a_run_that_has_not_started_is_cancelled_at_once,
@@ -303,6 +402,7 @@ cases! { $
         a_deleted_secret_works_no_more,
         sweep_deletes_expired_secrets_and_those_of_deleted_tasks,
         racing_additions_keep_the_maximum,
+        a_secret_serves_its_own_purpose_only,
     }
     limits {
         the_burst_comes_at_once_and_says_what_is_left,

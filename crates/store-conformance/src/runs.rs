@@ -261,7 +261,7 @@ pub(crate) async fn finish_with_a_stale_fence_changes_nothing(backend: &dyn Back
 
     let ended = run(&stores, good.id).await;
     let late = Finish { ending: Ending::Succeeded(Some(json("1"))), ..good };
-    assert_eq!(stores.runs.finish(&[late]).await.unwrap(), [FinishOutcome::Fenced]);
+    assert_eq!(stores.runs.finish(&[late]).await.unwrap(), [FinishOutcome::Repeated(RunState::Failed)]);
     assert_eq!(run(&stores, ended.id).await, ended, "a run ends once");
 }
 

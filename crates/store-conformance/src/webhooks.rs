@@ -2,7 +2,9 @@
 
 use switchboard_model::ids::{TaskId, WebhookSecretId};
 use switchboard_model::span::Span;
-use switchboard_model::webhook::{NewWebhookSecret, SealedWebhookSecret, WEBHOOK_SECRETS, WebhookSecret};
+use switchboard_model::webhook::{
+    NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
+};
 use switchboard_store_api::{Stores, WebhookSecretOutcome};
 
 use crate::Backend;
@@ -156,4 +158,38 @@ pub(crate) async fn racing_additions_keep_the_maximum(backend: &dyn Backend) {
     let refused = outcomes.iter().filter(|outcome| **outcome == WebhookSecretOutcome::TooMany).count();
     assert_eq!((added, refused), (10, 10));
     assert_eq!(stores[1].webhooks.list(task).await.unwrap().len(), 10);
+}
+
+pub(crate) async fn a_secret_serves_its_own_purpose_only(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let task = create(&stores, &spec("deploy", |_| {})).await.id;
+    let other = create(&stores, &spec("other", |_| {})).await.id;
+    let new = |purpose, ttl| NewWebhookSecret { purpose, ttl, ..new_secret(task) };
+    let signing =
+        async |task| stores.webhooks.signing(task).await.unwrap().into_iter().map(|secret| secret.id).collect();
+    let none: Vec<WebhookSecretId> = signing(task).await;
+    assert_eq!(none, []);
+    let brief = add(&stores, &new(SecretPurpose::Sign, Some(SHORT))).await;
+    wait_past(&stores, brief.expires_at.unwrap()).await;
+    let receives = add(&stores, &new(SecretPurpose::Receive, None)).await;
+    // Each purpose has a maximum of its own.
+    let mut signs = Vec::new();
+    for _ in 0..WEBHOOK_SECRETS {
+        signs.push(add(&stores, &new(SecretPurpose::Sign, None)).await);
+    }
+    assert_eq!(attempt(&stores, &new(SecretPurpose::Sign, None)).await, WebhookSecretOutcome::TooMany);
+    assert_eq!(working(&stores, "deploy").await, Some(vec![receives.id]));
+    let newest_first: Vec<_> = signs.iter().rev().map(|secret| secret.id).collect();
+    assert_eq!(signing(task).await, newest_first);
+    assert_eq!(signing(other).await, none);
+    let listed = stores.webhooks.list(task).await.unwrap();
+    assert_eq!(listed, [vec![brief, receives], signs.clone()].concat());
+    let sealed = &stores.webhooks.signing(task).await.unwrap()[0];
+    assert_eq!(sealed.sealed, sealed.id.as_uuid().as_bytes());
+    for secret in signs {
+        assert!(stores.webhooks.delete(&system(), task, secret.id).await.unwrap());
+    }
+    assert_eq!(signing(task).await, none);
+    stores.tasks.delete(&system(), task).await.unwrap();
+    assert_eq!(signing(task).await, none);
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use switchboard_model::api_key::{ApiKey, NewApiKey};
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::ApiKeyId;
@@ -15,6 +14,7 @@ use switchboard_store_api::{ApiKeyStore, StoreError, StoreResult, WriteContext, 
 use crate::connect::Database;
 use crate::context::{audit, claim, collided};
 use crate::error::fault;
+use crate::link::Link;
 use crate::rows::{ApiKeyRow, after_id};
 
 pub(crate) struct ApiKeys(pub(crate) Arc<Database>);
@@ -119,7 +119,7 @@ impl ApiKeyStore for ApiKeys {
     }
 }
 
-async fn find(connection: &mut PgConnection, hash: SecretHash) -> StoreResult<Option<ApiKeyRow>> {
+async fn find(connection: &mut Link, hash: SecretHash) -> StoreResult<Option<ApiKeyRow>> {
     sqlx::query_as(
         "-- api_keys.find
          SELECT id, name, scopes, created_at, expires_at, revoked_at FROM switchboard.api_keys WHERE hash = $1",

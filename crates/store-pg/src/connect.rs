@@ -5,9 +5,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
+use sqlx::Connection as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{Connection as _, Postgres, Transaction};
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind};
 use switchboard_model::ids::InstanceId;
@@ -17,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::fault;
 use crate::hints::{self, Hints};
+use crate::link::Link;
 use crate::{feed, migrate};
 
 /// Connections that a replica opens beside its pool: one for renewals and pings, one that listens.
@@ -157,7 +157,7 @@ pub(crate) async fn connect_once(options: &PgConnectOptions) -> Result<PgConnect
 /// [`OpenError`] says what is in the way.
 pub async fn open(options: &PgOptions, tracker: &TaskTracker, stop: CancellationToken) -> Result<Stores, OpenError> {
     migrate::prepare(options).await?;
-    let database = Arc::new(Database::connect(options).await?);
+    let database = Arc::new(Database::connect(options, tracker.clone()).await?);
     hints::start(options, &database, tracker, &stop)?;
     Ok(crate::stores(&database))
 }
@@ -169,18 +169,20 @@ pub(crate) struct Database {
     begin: &'static str,
     is_pooled: bool,
     pub(crate) hints: Hints,
+    /// Where connections go back to their pool.
+    tracker: TaskTracker,
     pub(crate) schedule_clock: ScheduleClock,
 }
 
 impl Database {
-    async fn connect(options: &PgOptions) -> Result<Self, OpenError> {
+    async fn connect(options: &PgOptions, tracker: TaskTracker) -> Result<Self, OpenError> {
         let target = options.pool_target()?;
         let work = pool(options.pool_size.max(1), options.pooled).connect_lazy_with(target.clone());
         let vital = pool(1, options.pooled).connect_lazy_with(target);
         work.acquire().await.map_err(|error| OpenError::Connect(error.into()))?;
         let begin = if options.pooled { BEGIN_POOLED } else { BEGIN };
         let schedule_clock = options.schedule_clock.clone();
-        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(), schedule_clock })
+        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(), tracker, schedule_clock })
     }
 
     /// Takes a connection for a single statement.
@@ -194,11 +196,16 @@ impl Database {
     }
 
     async fn session_of(&self, pool: &PgPool) -> StoreResult<Session> {
+        let mut link = self.link(pool).await?;
         if self.is_pooled {
-            pool.begin_with(self.begin).await.map(Session::Transaction).map_err(fault)
-        } else {
-            pool.acquire().await.map(Session::Connection).map_err(fault)
+            link.begin(self.begin).await.map_err(fault)?;
         }
+        Ok(Session(link))
+    }
+
+    async fn link(&self, pool: &PgPool) -> StoreResult<Link> {
+        let connection = pool.acquire().await.map_err(fault)?;
+        Ok(Link::new(connection, self.tracker.clone()))
     }
 
     /// Begins a transaction.
@@ -212,7 +219,8 @@ impl Database {
     }
 
     async fn begin_on(&self, pool: &PgPool) -> StoreResult<Tx> {
-        let inner = pool.begin_with(self.begin).await.map_err(fault)?;
+        let mut inner = self.link(pool).await?;
+        inner.begin(self.begin).await.map_err(fault)?;
         let (hints, schedule_clock) = (self.hints.clone(), self.schedule_clock.clone());
         Ok(Tx { inner, hints, schedule_clock, signals: Vec::new(), has_signalled: false })
     }
@@ -237,41 +245,28 @@ fn pool(size: u32, pooled: bool) -> PgPoolOptions {
     })
 }
 
-/// A connection for a single statement; behind a pooler it lies in a transaction of its own.
-pub(crate) enum Session {
-    /// Commits by itself.
-    Connection(PoolConnection<Postgres>),
-    /// Rolls back when it is dropped, which is all the same to a statement that only reads.
-    Transaction(Transaction<'static, Postgres>),
-}
+/// A connection for a single statement; behind a pooler it lies in a transaction of its own, which rolls back when it
+/// is dropped: that is all the same to a statement that only reads.
+pub(crate) struct Session(Link);
 
 impl Session {
     /// Makes a write durable.
-    pub(crate) async fn commit(self) -> StoreResult<()> {
-        match self {
-            Self::Connection(_) => Ok(()),
-            Self::Transaction(transaction) => transaction.commit().await.map_err(fault),
-        }
+    pub(crate) async fn commit(mut self) -> StoreResult<()> {
+        self.0.commit().await.map_err(fault)
     }
 }
 
 impl Deref for Session {
-    type Target = PgConnection;
+    type Target = Link;
 
-    fn deref(&self) -> &PgConnection {
-        match self {
-            Self::Connection(connection) => connection,
-            Self::Transaction(transaction) => transaction,
-        }
+    fn deref(&self) -> &Link {
+        &self.0
     }
 }
 
 impl DerefMut for Session {
-    fn deref_mut(&mut self) -> &mut PgConnection {
-        match self {
-            Self::Connection(connection) => connection,
-            Self::Transaction(transaction) => transaction,
-        }
+    fn deref_mut(&mut self) -> &mut Link {
+        &mut self.0
     }
 }
 
@@ -281,7 +276,7 @@ impl DerefMut for Session {
 /// It rolls back when it is dropped, but only some time after, in the background: its locks would still be
 /// seen by the next operation. Whoever changes nothing ends it with [`Tx::undo`].
 pub(crate) struct Tx {
-    inner: Transaction<'static, Postgres>,
+    inner: Link,
     hints: Hints,
     schedule_clock: ScheduleClock,
     signals: Vec<Signal>,
@@ -304,7 +299,7 @@ impl Tx {
 
     /// Reads database time, after any lock that this transaction had to wait for.
     pub(crate) async fn now(&mut self) -> StoreResult<Timestamp> {
-        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut *self.inner).await.map_err(fault)
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut self.inner).await.map_err(fault)
     }
 
     /// Reads the time by which tasks become due: database time as in [`Tx::now`], or the one that a test has set.
@@ -321,7 +316,7 @@ impl Tx {
     }
 
     /// Rolls back, which frees the locks and gives a claimed once-key back, and returns the outcome.
-    pub(crate) async fn undo<T>(self, outcome: T) -> StoreResult<T> {
+    pub(crate) async fn undo<T>(mut self, outcome: T) -> StoreResult<T> {
         self.inner.rollback().await.map_err(fault)?;
         Ok(outcome)
     }
@@ -341,15 +336,15 @@ impl Tx {
 }
 
 impl Deref for Tx {
-    type Target = PgConnection;
+    type Target = Link;
 
-    fn deref(&self) -> &PgConnection {
+    fn deref(&self) -> &Link {
         &self.inner
     }
 }
 
 impl DerefMut for Tx {
-    fn deref_mut(&mut self) -> &mut PgConnection {
+    fn deref_mut(&mut self) -> &mut Link {
         &mut self.inner
     }
 }

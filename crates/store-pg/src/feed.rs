@@ -6,7 +6,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Agenda, FeedCursor, NextDue, Signal, SignalKind, Tick, TickRequest};
 use switchboard_model::json_text::JsonText;
@@ -15,6 +14,7 @@ use uuid::Uuid;
 
 use crate::connect::Database;
 use crate::error::fault;
+use crate::link::Link;
 
 pub(crate) struct Feed(pub(crate) Arc<Database>);
 
@@ -81,7 +81,7 @@ impl FeedStore for Feed {
 }
 
 /// Writes signals in the transaction of the change that they tell of.
-pub(crate) async fn insert(connection: &mut PgConnection, signals: &[Signal]) -> StoreResult<()> {
+pub(crate) async fn insert(connection: &mut Link, signals: &[Signal]) -> StoreResult<()> {
     let kinds: Vec<&str> = signals.iter().map(|signal| signal.kind.as_str()).collect();
     let keys: Vec<&str> = signals.iter().map(|signal| signal.key.as_str()).collect();
     let positions: Vec<i64> = signals.iter().map(|signal| signal.pos).collect();
@@ -162,7 +162,8 @@ impl Feed {
                     EXISTS (
                         SELECT FROM unnest($4::text[]) AS served (pool)
                         CROSS JOIN LATERAL (
-                            SELECT FROM switchboard.runs WHERE state = 'queued' AND pool = served.pool LIMIT 1
+                            SELECT FROM switchboard.runs
+                            WHERE state = 'queued' AND pool = served.pool AND NOT is_pull LIMIT 1
                         ) AS ready
                     ) AS has_queued
              FROM facts CROSS JOIN packed",
@@ -193,14 +194,25 @@ impl Feed {
     /// horizon. The lock on the horizon makes deleters take turns, so that it never goes back.
     async fn delete_read(&self, limit: u32) -> StoreResult<u64> {
         let mut tx = self.0.begin().await?;
-        let has_work: Option<bool> = sqlx::query_scalar(
+        // The lock alone would be a write.
+        let has_work: bool = sqlx::query_scalar(
+            "-- feed.has_signals
+             SELECT EXISTS (SELECT FROM switchboard.signals)",
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(fault)?;
+        if !has_work {
+            return tx.undo(0).await;
+        }
+        let locked = sqlx::query(
             "-- feed.lock_horizon
-             SELECT EXISTS (SELECT FROM switchboard.signals) FROM switchboard.feed_horizon FOR UPDATE SKIP LOCKED",
+             SELECT FROM switchboard.feed_horizon FOR UPDATE SKIP LOCKED",
         )
         .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;
-        if has_work != Some(true) {
+        if locked.is_none() {
             return tx.undo(0).await;
         }
         let old: Option<(Timestamp, String)> = sqlx::query_as(

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connect::{ACQUIRE_TIMEOUT, Database, HintTransport, OpenError, PgOptions};
 use crate::error::fault;
+use crate::link::in_time;
 
 const CHANNEL: &str = "switchboard";
 /// The pauses between two attempts to listen, doubling from the first to the last.
@@ -146,7 +147,7 @@ impl Listener {
     }
 
     async fn connect(&self) -> Result<PgListener, sqlx::Error> {
-        in_time(async {
+        in_time(ACQUIRE_TIMEOUT, async {
             let mut listener = PgListener::connect_with(&self.pool).await?;
             // A connection that is lost must be seen, not silently made again.
             listener.eager_reconnect(false);
@@ -172,17 +173,11 @@ impl Listener {
                 // A half-open connection is as silent as an idle one.
                 Err(_) => {
                     let probe = sqlx::query("SELECT 1").execute(&mut listener);
-                    if let Err(error) = in_time(async { probe.await.map(|_| ()) }).await {
+                    if let Err(error) = in_time(ACQUIRE_TIMEOUT, async { probe.await.map(|_| ()) }).await {
                         return error;
                     }
                 }
             }
         }
     }
-}
-
-async fn in_time<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, sqlx::Error> {
-    tokio::time::timeout(ACQUIRE_TIMEOUT, work)
-        .await
-        .unwrap_or_else(|_| Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into())))
 }

@@ -19,6 +19,7 @@ mod feed;
 mod hints;
 mod instances;
 mod limits;
+mod link;
 mod migrate;
 mod once;
 mod outbox;

@@ -104,30 +104,21 @@ async fn try_take(database: &Arc<Database>, take: &LimitTake) -> StoreResult<Tak
 
 /// Takes of all keys or of none, under the locks on all of them.
 async fn take_all(database: &Arc<Database>, takes: &[LimitTake]) -> StoreResult<Vec<Decision>> {
+    let keys: Vec<&str> = takes.iter().map(|take| take.key.as_str()).collect();
     let mut tx = database.begin().await?;
-    let (known, now) = lock(&mut tx, takes).await?;
+    let (known, now) = lock(&mut tx, &keys).await?;
     let (decisions, next): (Vec<_>, Vec<_>) =
-        takes.iter().zip(known).map(|(take, tat)| take.rate.take(Some(micros(tat)), micros(now), take.cost)).unzip();
+        takes.iter().zip(known).map(|(take, tat)| take.rate.take(Some(tat), now, take.cost)).unzip();
     let next: Option<Vec<i64>> = next.into_iter().collect();
     let Some(next) = next else { return tx.undo(decisions).await };
-    sqlx::query(
-        "-- limits.take_all
-         UPDATE switchboard.rate_limits AS known SET tat = given.tat
-         FROM unnest($1::text[], $2::timestamptz[]) AS given (key, tat) WHERE known.key = given.key",
-    )
-    .bind(takes.iter().map(|take| take.key.as_str()).collect::<Vec<_>>())
-    .bind(next.into_iter().map(instant).collect::<Vec<_>>())
-    .execute(&mut *tx)
-    .await
-    .map_err(fault)?;
+    put(&mut tx, &keys.into_iter().zip(next).collect::<Vec<_>>()).await?;
     tx.commit().await?;
     Ok(decisions)
 }
 
-/// Makes the rows that are missing and locks the others, in the order of their keys; then reads them in the
-/// order of `takes`, and the time.
-async fn lock(tx: &mut Tx, takes: &[LimitTake]) -> StoreResult<(Vec<Timestamp>, Timestamp)> {
-    let keys: Vec<&str> = takes.iter().map(|take| take.key.as_str()).collect();
+/// Makes the rows that are missing and locks the others, in the order of their keys; then reads the arrival times, in
+/// the order of `keys`, and the time, all in microseconds.
+pub(crate) async fn lock(tx: &mut Tx, keys: &[&str]) -> StoreResult<(Vec<i64>, i64)> {
     // A row that is there is locked by the conflict, and not written.
     sqlx::query(
         "-- limits.lock
@@ -135,20 +126,39 @@ async fn lock(tx: &mut Tx, takes: &[LimitTake]) -> StoreResult<(Vec<Timestamp>, 
          SELECT key, clock_timestamp() FROM unnest($1::text[]) AS given (key) ORDER BY key COLLATE \"C\"
          ON CONFLICT (key) DO UPDATE SET tat = excluded.tat WHERE false",
     )
-    .bind(&keys)
+    .bind(keys)
     .execute(&mut **tx)
     .await
     .map_err(fault)?;
-    sqlx::query_as(
+    let (known, now): (Vec<Timestamp>, Timestamp) = sqlx::query_as(
         "-- limits.read
          SELECT array_agg(known.tat ORDER BY given.place), clock_timestamp()
          FROM unnest($1::text[]) WITH ORDINALITY AS given (key, place)
          JOIN switchboard.rate_limits AS known ON known.key = given.key",
     )
-    .bind(&keys)
+    .bind(keys)
     .fetch_one(&mut **tx)
     .await
-    .map_err(fault)
+    .map_err(fault)?;
+    Ok((known.into_iter().map(micros).collect(), micros(now)))
+}
+
+/// Writes arrival times, in microseconds, of rows that [`lock`] has locked.
+pub(crate) async fn put(tx: &mut Tx, taken: &[(&str, i64)]) -> StoreResult<()> {
+    if taken.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "-- limits.put
+         UPDATE switchboard.rate_limits AS known SET tat = given.tat
+         FROM unnest($1::text[], $2::timestamptz[]) AS given (key, tat) WHERE known.key = given.key",
+    )
+    .bind(taken.iter().map(|(key, _)| *key).collect::<Vec<_>>())
+    .bind(taken.iter().map(|(_, tat)| instant(*tat)).collect::<Vec<_>>())
+    .execute(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(())
 }
 
 /// An interval of microseconds, none of which gets lost on the way.

@@ -8,13 +8,14 @@ use serde_json::from_str;
 use switchboard_model::Timestamp;
 use switchboard_model::api_key::ApiKey;
 use switchboard_model::auth_session::Credential;
+use switchboard_model::fire::Arming;
 use switchboard_model::identity::{RoomName, UserId};
 use switchboard_model::ids::{ApiKeyId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId};
 use switchboard_model::instance::Instance;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
 use switchboard_model::room::{Epoch, Retention, Room, RoomKind, StoredEvent};
-use switchboard_model::run::{Run, SkipRange};
+use switchboard_model::run::{OccurrenceRun, Run, SkipRange, StoredSkip};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_model::ticket::Ticket;
@@ -60,6 +61,13 @@ pub(crate) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
 }
 
+/// Moves an instant that the database cannot hold to the nearest one that is far enough away from everything.
+pub(crate) fn storable_instant(at: Timestamp) -> Timestamp {
+    let bound = |seconds| Timestamp::from_timestamp(seconds, 0).unwrap_or_default();
+    // The years -4700 and 200000; PostgreSQL goes from 4713 before our era to 294276.
+    at.clamp(bound(-210_500_000_000), bound(6_249_000_000_000))
+}
+
 /// Writes a short list of names, none of which has a comma.
 pub(crate) fn join<T: Display>(names: &[T]) -> String {
     names.iter().map(T::to_string).collect::<Vec<_>>().join(",")
@@ -77,6 +85,7 @@ pub(crate) struct TaskRow {
     pub(crate) is_active: bool,
     pub(crate) next_run_at: Option<Timestamp>,
     pub(crate) version: i64,
+    pub(crate) paused_at: Option<Timestamp>,
     pub(crate) parked: Option<String>,
     pub(crate) created_at: Timestamp,
     pub(crate) updated_at: Timestamp,
@@ -86,6 +95,11 @@ impl TaskRow {
     /// Reads the definition; the column says whether it is in force.
     pub(crate) fn spec(&self) -> Result<TaskSpec, serde_json::Error> {
         from_str::<TaskSpec>(&self.spec).map(|spec| TaskSpec { is_active: self.is_active, ..spec })
+    }
+
+    /// Returns how the task is armed.
+    pub(crate) const fn arming(&self) -> Arming {
+        Arming { is_active: self.is_active, next_run_at: self.next_run_at, paused_from: self.paused_at }
     }
 }
 
@@ -98,6 +112,7 @@ impl TryFrom<TaskRow> for Task {
             spec: row.spec().map_err(|error| StoreError::corrupt("task", error))?,
             next_run_at: row.next_run_at,
             version: row.version,
+            paused_from: row.paused_at,
             parked: row.parked,
             created_at: row.created_at,
             updated_at: row.updated_at,
@@ -107,18 +122,48 @@ impl TryFrom<TaskRow> for Task {
 
 #[derive(sqlx::FromRow)]
 pub(crate) struct SkipRow {
-    pub(crate) from_at: Timestamp,
-    pub(crate) to_at: Timestamp,
-    pub(crate) count: i64,
-    pub(crate) cause: String,
+    from_at: Timestamp,
+    to_at: Timestamp,
+    count: i64,
+    cause: String,
+    schedule: Option<String>,
 }
 
-impl TryFrom<SkipRow> for SkipRange {
+impl TryFrom<SkipRow> for StoredSkip {
     type Error = StoreError;
 
+    /// A schedule that this binary cannot read is as good as one that was not kept.
     fn try_from(row: SkipRow) -> StoreResult<Self> {
         let cause = parsed("skipped range", &row.cause)?;
-        Ok(Self { from: row.from_at, to: row.to_at, count: count(row.count), cause })
+        let range = SkipRange { from: row.from_at, to: row.to_at, count: count(row.count), cause };
+        Ok(Self { range, schedule: row.schedule.and_then(|schedule| from_str(&schedule).ok()) })
+    }
+}
+
+#[derive(sqlx::FromRow)]
+pub(crate) struct OccurrenceRow {
+    id: Uuid,
+    scheduled_for: Timestamp,
+    state: String,
+    trigger: String,
+    started_at: Option<Timestamp>,
+    finished_at: Option<Timestamp>,
+    error: Option<String>,
+}
+
+impl TryFrom<OccurrenceRow> for OccurrenceRun {
+    type Error = StoreError;
+
+    fn try_from(row: OccurrenceRow) -> StoreResult<Self> {
+        Ok(Self {
+            id: RunId::from_uuid(row.id),
+            scheduled_for: row.scheduled_for,
+            state: parsed("run", &row.state)?,
+            trigger: parsed("run", &row.trigger)?,
+            started_at: row.started_at,
+            finished_at: row.finished_at,
+            error: row.error,
+        })
     }
 }
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::setting::{FleetSettings, Versioned};
@@ -12,6 +11,7 @@ use switchboard_store_api::{PutOutcome, SettingStore, StoreError, StoreResult, W
 use crate::connect::Database;
 use crate::context::audit;
 use crate::error::fault;
+use crate::link::Link;
 
 pub(crate) struct Settings(pub(crate) Arc<Database>);
 
@@ -60,7 +60,7 @@ impl SettingStore for Settings {
     }
 }
 
-async fn read(connection: &mut PgConnection) -> StoreResult<Option<(String, i64)>> {
+async fn read(connection: &mut Link) -> StoreResult<Option<(String, i64)>> {
     sqlx::query_as(
         "-- settings.find
          SELECT value, version FROM switchboard.settings WHERE name = $1",

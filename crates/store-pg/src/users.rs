@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::{UserId, UserName};
@@ -20,6 +19,7 @@ use crate::auth_sessions::{forget, lock_live, lock_of_user};
 use crate::connect::{Database, Tx};
 use crate::context::{audit, claim, collided, complete, twice};
 use crate::error::fault;
+use crate::link::Link;
 use crate::rows::{after_name, parsed};
 
 pub(crate) struct Users(pub(crate) Arc<Database>);
@@ -276,7 +276,7 @@ fn record_of(id: &UserId) -> StoreResult<OnceRecord> {
 }
 
 /// Finds the user who has the name, or else the identity, of a new one.
-async fn holder_of(connection: &mut PgConnection, user: &NewUser) -> StoreResult<Option<UserId>> {
+async fn holder_of(connection: &mut Link, user: &NewUser) -> StoreResult<Option<UserId>> {
     let id: Option<String> = sqlx::query_scalar(
         "-- users.holder_of_name
          SELECT id FROM switchboard.users WHERE name = $2 OR id = $1 ORDER BY name = $2 DESC LIMIT 1",

@@ -1,4 +1,4 @@
-//! Secrets of inbound webhooks; what is stored of them is encrypted above this crate.
+//! Secrets of webhooks; what is stored of them is encrypted above this crate.
 
 use std::sync::Arc;
 
@@ -6,13 +6,18 @@ use async_trait::async_trait;
 use switchboard_model::Timestamp;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{TaskId, WebhookSecretId};
-use switchboard_model::webhook::{NewWebhookSecret, SealedWebhookSecret, WEBHOOK_SECRETS, WebhookSecret};
-use switchboard_store_api::{StoreResult, WebhookSecretOutcome, WebhookStore, WebhookTarget, WriteContext, Written};
+use switchboard_model::webhook::{
+    NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
+};
+use switchboard_store_api::{
+    StoreError, StoreResult, WebhookSecretOutcome, WebhookStore, WebhookTarget, WriteContext, Written,
+};
 use uuid::Uuid;
 
 use crate::connect::Database;
 use crate::context::{audit, claim};
 use crate::error::fault;
+use crate::rows::parsed;
 
 pub(crate) struct Webhooks(pub(crate) Arc<Database>);
 
@@ -20,18 +25,22 @@ pub(crate) struct Webhooks(pub(crate) Arc<Database>);
 struct SecretRow {
     id: Uuid,
     task_id: Uuid,
+    purpose: String,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
 }
 
-impl From<SecretRow> for WebhookSecret {
-    fn from(row: SecretRow) -> Self {
-        Self {
+impl TryFrom<SecretRow> for WebhookSecret {
+    type Error = StoreError;
+
+    fn try_from(row: SecretRow) -> StoreResult<Self> {
+        Ok(Self {
             id: WebhookSecretId::from_uuid(row.id),
             task_id: TaskId::from_uuid(row.task_id),
+            purpose: parsed("webhook secret", &row.purpose)?,
             created_at: row.created_at,
             expires_at: row.expires_at,
-        }
+        })
     }
 }
 
@@ -61,27 +70,28 @@ impl WebhookStore for Webhooks {
         let added: Option<SecretRow> = sqlx::query_as(
             "-- webhooks.add
              WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now)
-             INSERT INTO switchboard.webhook_secrets (id, task_id, sealed, created_at, expires_at)
-             SELECT $1, $2, $3, now, now + $4 * interval '1 millisecond'
+             INSERT INTO switchboard.webhook_secrets (id, task_id, sealed, created_at, expires_at, purpose)
+             SELECT $1, $2, $3, now, now + $4 * interval '1 millisecond', $6
              FROM moment
              WHERE (
                  SELECT count(*) FROM switchboard.webhook_secrets
-                 WHERE task_id = $2 AND (expires_at IS NULL OR expires_at > moment.now)
+                 WHERE task_id = $2 AND purpose = $6 AND (expires_at IS NULL OR expires_at > moment.now)
              ) < $5
-             RETURNING id, task_id, created_at, expires_at",
+             RETURNING id, task_id, purpose, created_at, expires_at",
         )
         .bind(secret.id.as_uuid())
         .bind(secret.task_id.as_uuid())
         .bind(&secret.sealed)
         .bind(secret.ttl.map(|ttl| ttl.as_millis_i64()))
         .bind(i64::from(WEBHOOK_SECRETS))
+        .bind(secret.purpose.as_str())
         .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;
         let Some(added) = added else { return tx.undo(Written::Now(WebhookSecretOutcome::TooMany)).await };
         audit(&mut tx, context).await?;
         tx.commit().await?;
-        Ok(Written::Now(WebhookSecretOutcome::Added(added.into())))
+        Ok(Written::Now(WebhookSecretOutcome::Added(added.try_into()?)))
     }
 
     #[tracing::instrument(name = "db.webhooks.target", level = "debug", skip_all)]
@@ -93,11 +103,13 @@ impl WebhookStore for Webhooks {
              SELECT task.id, secret.id, secret.sealed
              FROM switchboard.tasks AS task
              LEFT JOIN switchboard.webhook_secrets AS secret
-                 ON secret.task_id = task.id AND (secret.expires_at IS NULL OR secret.expires_at > clock_timestamp())
+                 ON secret.task_id = task.id AND secret.purpose = $2
+                 AND (secret.expires_at IS NULL OR secret.expires_at > clock_timestamp())
              WHERE task.name = $1 AND task.deleted_at IS NULL
              ORDER BY secret.id DESC",
         )
         .bind(task.as_str())
+        .bind(SecretPurpose::Receive.as_str())
         .fetch_all(&mut *session)
         .await
         .map_err(fault)?;
@@ -109,19 +121,37 @@ impl WebhookStore for Webhooks {
         Ok(Some(WebhookTarget { task_id, secrets: rows.into_iter().filter_map(secret).collect() }))
     }
 
+    #[tracing::instrument(name = "db.webhooks.signing", level = "debug", skip_all)]
+    async fn signing(&self, task: TaskId) -> StoreResult<Vec<SealedWebhookSecret>> {
+        let mut session = self.0.session().await?;
+        let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
+            "-- webhooks.signing
+             SELECT id, sealed FROM switchboard.webhook_secrets
+             WHERE task_id = $1 AND purpose = $2 AND (expires_at IS NULL OR expires_at > clock_timestamp())
+             ORDER BY id DESC",
+        )
+        .bind(task.as_uuid())
+        .bind(SecretPurpose::Sign.as_str())
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
+        let secret = |(id, sealed)| SealedWebhookSecret { id: WebhookSecretId::from_uuid(id), sealed };
+        Ok(rows.into_iter().map(secret).collect())
+    }
+
     #[tracing::instrument(name = "db.webhooks.list", level = "debug", skip_all)]
     async fn list(&self, task: TaskId) -> StoreResult<Vec<WebhookSecret>> {
         let mut session = self.0.session().await?;
         let rows: Vec<SecretRow> = sqlx::query_as(
             "-- webhooks.list
-             SELECT id, task_id, created_at, expires_at FROM switchboard.webhook_secrets
+             SELECT id, task_id, purpose, created_at, expires_at FROM switchboard.webhook_secrets
              WHERE task_id = $1 ORDER BY id",
         )
         .bind(task.as_uuid())
         .fetch_all(&mut *session)
         .await
         .map_err(fault)?;
-        Ok(rows.into_iter().map(WebhookSecret::from).collect())
+        rows.into_iter().map(WebhookSecret::try_from).collect()
     }
 
     #[tracing::instrument(name = "db.webhooks.delete", level = "debug", skip_all)]

@@ -128,7 +128,7 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
             (SELECT MIN(lease_until) FROM runs WHERE state = 'running') AS lease,
             (SELECT MIN(expires_at) FROM instances) AS instance,
             EXISTS (SELECT 1 FROM json_each(?) AS pools CROSS JOIN runs
-                    WHERE runs.pool = pools.value AND runs.state = 'queued') AS has_queued",
+                    WHERE runs.pool = pools.value AND runs.is_pull = 0 AND runs.state = 'queued') AS has_queued",
     )
     .bind(serde_json::to_string(&request.pools)?)
     .fetch_one(&database.readers)

@@ -11,31 +11,42 @@ use crate::{Database, connect};
 async fn take(change: &mut Change, takes: Vec<LimitTake>) -> DbResult<Vec<Decision>> {
     let mut decisions = Vec::with_capacity(takes.len());
     let mut arrivals = Vec::with_capacity(takes.len());
-    for LimitTake { key, rate, cost } in takes {
-        let tat: Option<i64> = sqlx::query_scalar(
-            "-- limits.find
-            SELECT tat FROM rate_limits WHERE key = ?",
-        )
-        .bind(&key)
-        .fetch_optional(&mut change.connection)
-        .await?;
-        let (decision, next) = rate.take(tat, change.now, cost);
+    for LimitTake { key, rate, cost } in &takes {
+        let (decision, next) = rate.take(find(change, key).await?, change.now, *cost);
         decisions.push(decision);
-        arrivals.push((key, next));
+        arrivals.extend(next.map(|next| (key.as_str(), next)));
     }
-    if decisions.iter().all(|decision| decision.allowed) {
-        for (key, tat) in arrivals {
-            sqlx::query(
-                "-- limits.take
-                INSERT OR REPLACE INTO rate_limits (key, tat) VALUES (?, ?)",
-            )
-            .bind(key)
-            .bind(tat)
-            .execute(&mut change.connection)
-            .await?;
-        }
+    if arrivals.len() == takes.len() {
+        put(change, arrivals).await?;
     }
     Ok(decisions)
+}
+
+/// Reads the arrival time of a key, in microseconds, if it was used before.
+pub(crate) async fn find(change: &mut Change, key: &str) -> DbResult<Option<i64>> {
+    let tat = sqlx::query_scalar(
+        "-- limits.find
+        SELECT tat FROM rate_limits WHERE key = ?",
+    )
+    .bind(key)
+    .fetch_optional(&mut change.connection)
+    .await?;
+    Ok(tat)
+}
+
+/// Writes arrival times, in microseconds.
+pub(crate) async fn put(change: &mut Change, arrivals: impl IntoIterator<Item = (&str, i64)>) -> DbResult<()> {
+    for (key, tat) in arrivals {
+        sqlx::query(
+            "-- limits.put
+            INSERT OR REPLACE INTO rate_limits (key, tat) VALUES (?, ?)",
+        )
+        .bind(key)
+        .bind(tat)
+        .execute(&mut change.connection)
+        .await?;
+    }
+    Ok(())
 }
 
 /// Finds keys that are unused again. Their times change too often for an index, and a search through all of

@@ -10,14 +10,14 @@ use switchboard_model::Timestamp;
 use switchboard_model::api_key::ApiKey;
 use switchboard_model::audit::AuditRecord;
 use switchboard_model::auth_session::{AuthSession, Credential, SignedIn};
-use switchboard_model::fire::DueTask;
+use switchboard_model::fire::{Arming, DueTask};
 use switchboard_model::identity::UserId;
 use switchboard_model::ids::{ApiKeyId, AuditId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId};
 use switchboard_model::instance::Instance;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
 use switchboard_model::room::{Epoch, Retention, Room, RoomKind, StoredEvent};
-use switchboard_model::run::{Run, SkipRange};
+use switchboard_model::run::{OccurrenceRun, Run, SkipRange, StoredSkip};
 use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_model::ticket::Ticket;
@@ -136,6 +136,15 @@ impl TaskRow {
     pub(crate) fn spec(&self) -> Result<TaskSpec, serde_json::Error> {
         serde_json::from_str(&self.spec).map(|spec| TaskSpec { is_active: self.is_active, ..spec })
     }
+
+    /// Returns how the task is armed.
+    pub(crate) fn arming(&self) -> DbResult<Arming> {
+        Ok(Arming {
+            is_active: self.is_active,
+            next_run_at: self.next_run_at.map(instant).transpose()?,
+            paused_from: self.paused_at.map(instant).transpose()?,
+        })
+    }
 }
 
 impl TryFrom<TaskRow> for Task {
@@ -147,6 +156,7 @@ impl TryFrom<TaskRow> for Task {
             spec: row.spec().map_err(|error| StoreError::corrupt("task", error))?,
             next_run_at: row.next_run_at.map(instant).transpose()?,
             version: row.version,
+            paused_from: row.paused_at.map(instant).transpose()?,
             parked: row.parked,
             created_at: instant(row.created_at)?,
             updated_at: instant(row.updated_at)?,
@@ -165,13 +175,30 @@ impl TryFrom<&TaskRow> for DueTask {
     }
 }
 
-impl FromRow<'_, SqliteRow> for Stored<SkipRange> {
+impl FromRow<'_, SqliteRow> for Stored<StoredSkip> {
+    /// A schedule that this binary cannot read is as good as one that was not kept.
     fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
-        Ok(Self(SkipRange {
+        let range = SkipRange {
             from: time(row, "from_at")?,
             to: time(row, "to_at")?,
             count: row.try_get("count")?,
             cause: parsed(row, "cause")?,
+        };
+        let schedule: Option<&str> = row.try_get("schedule")?;
+        Ok(Self(StoredSkip { range, schedule: schedule.and_then(|schedule| serde_json::from_str(schedule).ok()) }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<OccurrenceRun> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(OccurrenceRun {
+            id: RunId::from_uuid(row.try_get("id")?),
+            scheduled_for: time(row, "scheduled_for")?,
+            state: parsed(row, "state")?,
+            trigger: parsed(row, "trigger")?,
+            started_at: time_option(row, "started_at")?,
+            finished_at: time_option(row, "finished_at")?,
+            error: row.try_get("error")?,
         }))
     }
 }
@@ -329,6 +356,7 @@ impl FromRow<'_, SqliteRow> for Stored<WebhookSecret> {
         Ok(Self(WebhookSecret {
             id: WebhookSecretId::from_uuid(row.try_get("id")?),
             task_id: TaskId::from_uuid(row.try_get("task_id")?),
+            purpose: parsed(row, "purpose")?,
             created_at: time(row, "created_at")?,
             expires_at: time_option(row, "expires_at")?,
         }))

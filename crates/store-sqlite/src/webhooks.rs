@@ -1,9 +1,11 @@
-//! Secrets of inbound webhooks; what is stored of them is encrypted above this crate.
+//! Secrets of webhooks; what is stored of them is encrypted above this crate.
 
 use async_trait::async_trait;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{TaskId, WebhookSecretId};
-use switchboard_model::webhook::{NewWebhookSecret, SealedWebhookSecret, WEBHOOK_SECRETS, WebhookSecret};
+use switchboard_model::webhook::{
+    NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
+};
 use switchboard_store_api::{StoreResult, WebhookSecretOutcome, WebhookStore, WebhookTarget, WriteContext, Written};
 use uuid::Uuid;
 
@@ -25,9 +27,11 @@ async fn add(
     }
     let working: u32 = sqlx::query_scalar(
         "-- webhooks.count_working
-        SELECT COUNT(*) FROM webhook_secrets WHERE task_id = ? AND (expires_at IS NULL OR expires_at > ?)",
+        SELECT COUNT(*) FROM webhook_secrets
+        WHERE task_id = ? AND purpose = ? AND (expires_at IS NULL OR expires_at > ?)",
     )
     .bind(secret.task_id.as_uuid())
+    .bind(secret.purpose.as_str())
     .bind(change.now)
     .fetch_one(&mut change.connection)
     .await?;
@@ -37,10 +41,11 @@ async fn add(
     let expires_at = secret.ttl.map(|ttl| later(change.now, ttl));
     sqlx::query(
         "-- webhooks.add
-        INSERT INTO webhook_secrets (id, task_id, sealed, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
+        INSERT INTO webhook_secrets (id, task_id, purpose, sealed, created_at, expires_at) VALUES (?, ?, ?, ?, ?, ?)",
     )
     .bind(secret.id.as_uuid())
     .bind(secret.task_id.as_uuid())
+    .bind(secret.purpose.as_str())
     .bind(secret.sealed)
     .bind(change.now)
     .bind(expires_at)
@@ -50,6 +55,7 @@ async fn add(
     Ok(Written::Now(WebhookSecretOutcome::Added(WebhookSecret {
         id: secret.id,
         task_id: secret.task_id,
+        purpose: secret.purpose,
         created_at: instant(change.now)?,
         expires_at: expires_at.map(instant).transpose()?,
     })))
@@ -60,11 +66,12 @@ async fn target(database: &Database, task: &TaskName) -> DbResult<Option<Webhook
     let rows: Vec<(Uuid, Option<Uuid>, Option<Vec<u8>>)> = sqlx::query_as(
         "-- webhooks.target
         SELECT tasks.id, webhook_secrets.id, sealed FROM tasks LEFT JOIN webhook_secrets
-            ON task_id = tasks.id AND (expires_at IS NULL OR expires_at > ?1)
+            ON task_id = tasks.id AND purpose = ?3 AND (expires_at IS NULL OR expires_at > ?1)
         WHERE name = ?2 AND deleted_at IS NULL ORDER BY webhook_secrets.id DESC",
     )
     .bind(connect::now())
     .bind(task.as_str())
+    .bind(SecretPurpose::Receive.as_str())
     .fetch_all(&database.readers)
     .await?;
     let Some((task_id, ..)) = rows.first() else { return Ok(None) };
@@ -73,6 +80,21 @@ async fn target(database: &Database, task: &TaskName) -> DbResult<Option<Webhook
         Some(SealedWebhookSecret { id: WebhookSecretId::from_uuid(id?), sealed: sealed? })
     };
     Ok(Some(WebhookTarget { task_id, secrets: rows.into_iter().filter_map(secret).collect() }))
+}
+
+async fn signing(database: &Database, task: TaskId) -> DbResult<Vec<SealedWebhookSecret>> {
+    let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
+        "-- webhooks.signing
+        SELECT id, sealed FROM webhook_secrets
+        WHERE task_id = ? AND purpose = ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY id DESC",
+    )
+    .bind(task.as_uuid())
+    .bind(SecretPurpose::Sign.as_str())
+    .bind(connect::now())
+    .fetch_all(&database.readers)
+    .await?;
+    let secret = |(id, sealed)| SealedWebhookSecret { id: WebhookSecretId::from_uuid(id), sealed };
+    Ok(rows.into_iter().map(secret).collect())
 }
 
 async fn list(database: &Database, task: TaskId) -> DbResult<Vec<WebhookSecret>> {
@@ -133,6 +155,11 @@ impl WebhookStore for Database {
     #[tracing::instrument(name = "db.webhooks.target", level = "debug", skip_all)]
     async fn target(&self, task: &TaskName) -> StoreResult<Option<WebhookTarget>> {
         Ok(target(self, task).await?)
+    }
+
+    #[tracing::instrument(name = "db.webhooks.signing", level = "debug", skip_all)]
+    async fn signing(&self, task: TaskId) -> StoreResult<Vec<SealedWebhookSecret>> {
+        Ok(signing(self, task).await?)
     }
 
     #[tracing::instrument(name = "db.webhooks.list", level = "debug", skip_all)]

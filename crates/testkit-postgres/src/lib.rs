@@ -15,4 +15,5 @@ mod server;
 pub use binaries::find_binaries;
 pub use environment::{BIN_VARIABLE, URL_VARIABLE};
 pub use error::PostgresError;
+pub use package::install_package;
 pub use server::{Durability, PostgresServer};

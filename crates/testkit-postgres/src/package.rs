@@ -1,4 +1,4 @@
-//! The last resort: root on Debian or Ubuntu installs the distribution's server package.
+//! The last resort: root on Debian or Ubuntu installs a package of the distribution.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,14 +12,17 @@ pub(crate) fn can_install() -> bool {
     geteuid().is_root() && Path::new("/usr/bin/apt-get").is_file()
 }
 
-/// Installs the server package.
+/// Installs a package of the distribution that a test needs, as root on Debian or Ubuntu.
 ///
 /// # Errors
-/// [`PostgresError::Program`] carries what `apt-get` said.
-pub(crate) fn install() -> Result<(), PostgresError> {
-    eprintln!("no PostgreSQL on this machine: installing the package postgresql");
+/// [`PostgresError::Program`] carries what `apt-get` said, or that it cannot be used.
+pub fn install_package(name: &str) -> Result<(), PostgresError> {
+    if !can_install() {
+        return Err(PostgresError::program("apt-get", "only root on Debian or Ubuntu can install packages"));
+    }
+    eprintln!("installing the package {name}");
     apt_get(&["update", "-q"])?;
-    apt_get(&["install", "-q", "-y", "--no-install-recommends", "postgresql"])
+    apt_get(&["install", "-q", "-y", "--no-install-recommends", name])
 }
 
 fn apt_get(arguments: &[&str]) -> Result<(), PostgresError> {

@@ -65,7 +65,7 @@ impl PostgresServer {
             return Ok(Self { url, origin: Origin::Container { _alive: alive } });
         }
         if package::can_install() {
-            package::install()?;
+            package::install_package("postgresql")?;
         }
         Self::start(&find_binaries().ok_or(PostgresError::NotFound)?, durability)
     }

@@ -3,11 +3,13 @@
 //! For tests only, so whatever goes wrong here panics with its cause. It knows the server as a binary, its client and
 //! its database, and none of the crates that make up the server.
 
+mod clock;
 mod cluster;
 mod database;
 mod eventually;
 pub mod ledger;
 mod must;
+pub mod proxy;
 
 pub use cluster::{Cluster, ClusterBuilder};
 pub use database::TestDatabase;

@@ -22,7 +22,7 @@ const ARROWS: [(&str, &[&str]); 15] = [
     ("http", &["model", "store-api", "events", "scheduler", "runs"]),
     ("client", &["model"]),
     ("server", &["model", "store-api", "store-pg", "store-sqlite", "events", "scheduler", "runs", "http", "client"]),
-    ("testkit", &["model", "store-pg", "client", "testkit-postgres"]),
+    ("testkit", &["model", "store-api", "store-pg", "client", "testkit-postgres"]),
     ("testkit-postgres", &[]),
     ("testkit-docker", &[]),
     ("xtask", &["testkit-postgres"]),

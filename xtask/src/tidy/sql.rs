@@ -7,7 +7,7 @@ use super::source::{Finding, Source};
 const KEYWORDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
 
 /// What statements are about, so that both stores call it the same: mostly the name of the store.
-const AGGREGATES: [&str; 18] = [
+const AGGREGATES: [&str; 19] = [
     "api_keys",
     "audit",
     "auth_sessions",
@@ -18,6 +18,7 @@ const AGGREGATES: [&str; 18] = [
     "limits",
     "migrations",
     "once",
+    "outbox",
     "rooms",
     "runs",
     "server",

@@ -20,14 +20,13 @@ use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::{DedupeScope, NewRun, Trigger};
 use switchboard_model::span::Span;
-use switchboard_model::webhook::SealedWebhookSecret;
 use switchboard_model::webhook_signature::{SignedDelivery, WEBHOOK_TOLERANCE_SECONDS, WebhookKey, WebhookSignatures};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::IDEMPOTENCY_TTL;
 use switchboard_model::wire::rest::WebhookResponse;
 use switchboard_store_api::{OnceClaim, TriggerOutcome, WebhookTarget, WriteContext, Written};
 
-use crate::endpoints::webhook_secrets::seal_place;
+use crate::endpoints::webhook_secrets::open_webhook_keys;
 use crate::error::ApiError;
 use crate::extract::{Path, RawBody, is_json};
 use crate::middleware::RequestId;
@@ -122,7 +121,8 @@ impl Delivery {
 /// Tries every secret, and returns the task if one of them signed the delivery.
 fn verify(app: &AppState, target: Option<WebhookTarget>, delivery: &Delivery, body: &[u8]) -> Option<TaskId> {
     let task_id = target.as_ref().map(|target| target.task_id);
-    let keys: Vec<WebhookKey> = target.map(|target| open_keys(app, target)).unwrap_or_default();
+    let secrets = target.map(|target| target.secrets).unwrap_or_default();
+    let keys = open_webhook_keys(&app.options.sealer, &secrets);
     let signed = SignedDelivery { id: delivery.id.as_str(), timestamp: delivery.timestamp, body };
     let mut is_verified = false;
     for key in &keys {
@@ -135,18 +135,6 @@ fn verify(app: &AppState, target: Option<WebhookTarget>, delivery: &Delivery, bo
         }
     }
     task_id.filter(|_| is_verified)
-}
-
-/// Decrypts the secrets of a task. One that does not open is left out: the others still work.
-fn open_keys(app: &AppState, target: WebhookTarget) -> Vec<WebhookKey> {
-    let open = |secret: SealedWebhookSecret| {
-        let opened = app.options.sealer.open(&seal_place(secret.id), &secret.sealed);
-        let bytes = opened.inspect_err(
-            |error| tracing::error!(%error, webhook_secret = %secret.id, "a webhook secret cannot be read"),
-        );
-        WebhookKey::from_bytes(bytes.ok()?).ok()
-    };
-    target.secrets.into_iter().filter_map(open).collect()
 }
 
 /// Makes the input of the run: the body as it is when it is JSON and says so, its text or base64 otherwise.

@@ -3,11 +3,13 @@
 pub(crate) mod api_keys;
 pub(crate) mod audit;
 pub(crate) mod auth;
+pub(crate) mod bulk;
 pub(crate) mod events;
 pub(crate) mod hooks;
 pub(crate) mod instances;
 pub(crate) mod limits;
 pub(crate) mod named_tasks;
+pub(crate) mod occurrences;
 pub(crate) mod outbox;
 pub(crate) mod probes;
 pub(crate) mod rooms;
@@ -19,3 +21,4 @@ pub(crate) mod tickets;
 pub(crate) mod triggers;
 pub(crate) mod users;
 pub(crate) mod webhook_secrets;
+pub(crate) mod work;

@@ -9,13 +9,14 @@ use serde_json::json;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::{MAX_PAGE, Page, PageRequest};
 use switchboard_model::run::{Run, RunState};
+use switchboard_model::wire::bulk::{REDRIVE_RUNS, RedriveRequest, RedriveResponse};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{CancelProgress, CancelResponse};
-use switchboard_store_api::{CancelOutcome, RetryOutcome, RunFilter, WriteContext};
+use switchboard_store_api::{CancelOutcome, Redrive, RetryOutcome, RunFilter, WriteContext};
 
 use crate::access::Caller;
 use crate::error::ApiError;
-use crate::extract::{Path, Query, page};
+use crate::extract::{Json, Path, Query, page, within};
 use crate::{ApiResult, App, AppState};
 
 /// Which runs are asked for.
@@ -74,6 +75,24 @@ pub(crate) async fn retry(State(app): State<App>, caller: Caller, Path(id): Path
         }
         RetryOutcome::NotFound => Err(ApiError::not_found("run")),
     }
+}
+
+/// Queues many ended runs again, oldest first.
+pub(crate) async fn redrive(
+    State(app): State<App>,
+    caller: Caller,
+    Json(request): Json<RedriveRequest>,
+) -> ApiResult<Body<RedriveResponse>> {
+    let RedriveRequest { task_id, state, after, limit } = request;
+    let limit = within(limit, REDRIVE_RUNS)?;
+    if !matches!(state, RunState::Failed | RunState::Cancelled | RunState::Dead) {
+        let detail = "must be failed, cancelled or dead";
+        return Err(ApiError::field(ErrorCode::ValidationFailed, "state", detail));
+    }
+    let subject = task_id.map_or_else(|| "all tasks".to_owned(), |id| id.to_string());
+    let context = caller.change("run.redrive", subject).after(&request)?.context();
+    let report = app.stores.runs.redrive(&context, &Redrive { task_id, state, after }, limit).await?;
+    Ok(Body(RedriveResponse { queued: report.queued, refused: report.refused, after: report.last }))
 }
 
 /// Reads a run.

@@ -4,7 +4,7 @@ use axum::Json as Body;
 use axum::extract::State;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use switchboard_model::setting::{FleetSettings, Versioned};
+use switchboard_model::setting::{FleetSettings, PoolSettings, Versioned};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_store_api::PutOutcome;
 
@@ -34,6 +34,7 @@ pub(crate) async fn put_fleet(
     caller: Caller,
     Json(put): Json<FleetPut>,
 ) -> ApiResult<Body<Versioned<FleetSettings>>> {
+    check(&put.value)?;
     let before = app.stores.settings.fleet().await?;
     let context = caller.change("setting.put", "fleet").before(&before.value)?.after(&put.value)?.context();
     match app.stores.settings.put_fleet(&context, put.version, &put.value).await? {
@@ -42,5 +43,20 @@ pub(crate) async fn put_fleet(
             ErrorCode::VersionMismatch,
             format!("the settings were edited in between and have version {version} now; read them and edit again"),
         )),
+    }
+}
+
+fn check(settings: &FleetSettings) -> ApiResult<()> {
+    let refuse = |field: String, detail: String| Err(ApiError::field(ErrorCode::ValidationFailed, field, detail));
+    if settings.pools.len() > FleetSettings::MOST_POOLS {
+        return refuse("value.pools".to_owned(), format!("must name at most {} pools", FleetSettings::MOST_POOLS));
+    }
+    let is_too_much = |pool: &PoolSettings| pool.max_running.is_some_and(|max| max > PoolSettings::MOST_RUNNING);
+    match settings.pools.iter().find(|(_, pool)| is_too_much(pool)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let detail = format!("must be at most {}, or absent for no maximum", PoolSettings::MOST_RUNNING);
+            refuse(format!("value.pools.{name}.max_running"), detail)
+        }
     }
 }

@@ -141,6 +141,6 @@ pub(super) async fn existing(app: &AppState, id: TaskId) -> ApiResult<Task> {
     app.stores.tasks.get(id).await?.ok_or_else(|| ApiError::not_found("task"))
 }
 
-fn name_taken(name: &TaskName, holder: TaskId) -> ApiError {
+pub(super) fn name_taken(name: &TaskName, holder: TaskId) -> ApiError {
     ApiError::field(ErrorCode::Duplicate, "name", format!("task {holder} is called {name} already"))
 }

@@ -22,10 +22,8 @@ use crate::endpoints::runs::existing;
 use crate::error::ApiError;
 use crate::extract::{Path, Query};
 use crate::once::Once;
+use crate::wait::wait_ends;
 use crate::{ApiResult, App, AppState};
-
-/// How much of the time of a request is left for its answer.
-const ANSWER_MARGIN: Duration = Duration::from_secs(2);
 
 /// The pauses between two looks at a run: each is half as long again as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -74,12 +72,7 @@ pub(crate) async fn trigger(
 /// Finds out until when to wait, if the caller may read how the run ends.
 fn deadline(app: &AppState, caller: &Caller, wait: Span) -> ApiResult<Instant> {
     caller.require(&Scope::RunsRead)?;
-    let most = app.options.request_timeout.saturating_sub(ANSWER_MARGIN);
-    if wait.to_std() > most {
-        let detail = format!("must be at most {}s; read the run for longer ones", most.as_secs());
-        return Err(ApiError::field(ErrorCode::ValidationFailed, "wait", detail));
-    }
-    Ok(Instant::now() + wait.to_std())
+    wait_ends(app, wait)
 }
 
 async fn start(
@@ -93,22 +86,31 @@ async fn start(
     let run = NewRun { id: RunId::new(), task_id, trigger: Trigger::Manual, input, delay, dedupe_key, dedupe_scope };
     let context = caller.change("run.trigger", run.id).after(&json!({"task_id": task_id}))?.context();
     let context = WriteContext { once: claim, ..context };
-    let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
-    let made = |run_id| Ok(TriggerResponse { run_id, duplicate: false });
     match app.stores.runs.trigger(&context, &run).await? {
-        Written::Now(TriggerOutcome::Created(run_id)) => made(run_id),
-        Written::Replayed(record) => made(RunId::from_uuid(record.result_id)),
-        Written::Now(TriggerOutcome::Duplicate(run_id) | TriggerOutcome::Adopted(run_id)) => {
+        Written::Now(outcome) => answer(outcome),
+        Written::Replayed(record) => answer(TriggerOutcome::Created(RunId::from_uuid(record.result_id))),
+        Written::Mismatch => Err(ApiError::idempotency_mismatch()),
+    }
+}
+
+/// Tells what a trigger gave.
+///
+/// # Errors
+/// `conflict` when the policies of the task forbid a run now, `not_found` when there is no such task.
+pub(super) fn answer(outcome: TriggerOutcome) -> ApiResult<TriggerResponse> {
+    let conflict = |detail: String| Err(ApiError::new(ErrorCode::Conflict, detail));
+    match outcome {
+        TriggerOutcome::Created(run_id) => Ok(TriggerResponse { run_id, duplicate: false }),
+        TriggerOutcome::Duplicate(run_id) | TriggerOutcome::Adopted(run_id) => {
             Ok(TriggerResponse { run_id, duplicate: true })
         }
-        Written::Now(TriggerOutcome::Active(active)) => conflict(format!(
+        TriggerOutcome::Active(active) => conflict(format!(
             "run {active} of this task is active and its overlap policy is skip; wait for it, cancel it, or change the policy"
         )),
-        Written::Now(TriggerOutcome::QueueFull) => conflict(
+        TriggerOutcome::QueueFull => conflict(
             "as many runs of this task are waiting as its queue_max allows; wait, cancel some, or raise it".to_owned(),
         ),
-        Written::Now(TriggerOutcome::TaskNotFound) => Err(ApiError::not_found("task")),
-        Written::Mismatch => Err(ApiError::idempotency_mismatch()),
+        TriggerOutcome::TaskNotFound => Err(ApiError::not_found("task")),
     }
 }
 

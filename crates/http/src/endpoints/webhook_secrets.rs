@@ -1,4 +1,4 @@
-//! Secrets of webhooks: made or taken over, listed and deleted by operators.
+//! Secrets of webhooks, received and sent: made or taken over, listed and deleted by operators.
 
 use axum::Json as Body;
 use axum::extract::State;
@@ -7,7 +7,9 @@ use serde_json::json;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{TaskId, WebhookSecretId};
 use switchboard_model::page::Page;
-use switchboard_model::webhook::{NewWebhookSecret, WEBHOOK_SECRETS, WebhookSecret};
+use switchboard_model::webhook::{
+    NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
+};
 use switchboard_model::webhook_signature::WebhookKey;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{WebhookSecretRequest, WebhookSecretResponse};
@@ -19,7 +21,7 @@ use crate::endpoints::tasks::existing;
 use crate::error::ApiError;
 use crate::extract::{Path, PathPair};
 use crate::once::Once;
-use crate::sealing::SealPlace;
+use crate::sealing::{SealPlace, Sealer};
 use crate::{ApiResult, App};
 
 /// Adds a secret to a task and shows it, this one time.
@@ -31,7 +33,7 @@ pub(crate) async fn create(
 ) -> ApiResult<(StatusCode, Body<WebhookSecretResponse>)> {
     let task = existing(&app, task_id).await?;
     let key = key(request.value.secret.as_deref())?;
-    let ttl = request.value.ttl;
+    let WebhookSecretRequest { purpose, ttl, .. } = request.value;
     if ttl.is_some_and(|ttl| ttl.as_millis() == 0) {
         return Err(ApiError::field(ErrorCode::ValidationFailed, "ttl", "must be longer than 0s"));
     }
@@ -40,18 +42,20 @@ pub(crate) async fn create(
         tracing::error!(%error, "a webhook secret cannot be sealed");
         ApiError::unavailable("secrets cannot be stored: the operator has to look at secrets.keys")
     })?;
-    let context = caller.change("webhook_secret.create", id).after(&json!({"task_id": task_id, "ttl": ttl}))?.context();
+    let after = json!({"task_id": task_id, "purpose": purpose, "ttl": ttl});
+    let context = caller.change("webhook_secret.create", id).after(&after)?.context();
     let context = WriteContext { once: request.claim, ..context };
-    let secret = NewWebhookSecret { id, task_id, sealed, ttl };
+    let secret = NewWebhookSecret { id, task_id, purpose, sealed, ttl };
     match app.stores.webhooks.add(&context, &secret).await? {
         Written::Now(WebhookSecretOutcome::Added(webhook_secret)) => {
-            let url = absolute(&app.options, &hook_path(&task.spec.name));
+            let is_received = purpose == SecretPurpose::Receive;
+            let url = is_received.then(|| absolute(&app.options, &hook_path(&task.spec.name)));
             let response = WebhookSecretResponse { webhook_secret, secret: key.expose(), url };
             Ok((StatusCode::CREATED, Body(response)))
         }
         Written::Now(WebhookSecretOutcome::TooMany) => Err(ApiError::new(
             ErrorCode::Conflict,
-            format!("the task has {WEBHOOK_SECRETS} secrets that work; delete one first"),
+            format!("the task has {WEBHOOK_SECRETS} secrets of the purpose {purpose} that work; delete one first"),
         )),
         Written::Now(WebhookSecretOutcome::TaskNotFound) => Err(ApiError::not_found("task")),
         Written::Replayed(record) => Err(ApiError::new(
@@ -71,7 +75,7 @@ pub(crate) async fn list(State(app): State<App>, Path(task): Path<TaskId>) -> Ap
     Ok(Body(Page { items: app.stores.webhooks.list(task).await?, next_cursor: None }))
 }
 
-/// Deletes a secret; what it signs is refused from now on.
+/// Deletes a secret; deliveries that it signs are refused from now on, and requests are signed by it no more.
 pub(crate) async fn delete(
     State(app): State<App>,
     caller: Caller,
@@ -85,8 +89,20 @@ pub(crate) async fn delete(
     }
 }
 
+/// Decrypts secrets of a task. One that does not open is left out: the others still work.
+pub fn open_webhook_keys(sealer: &Sealer, secrets: &[SealedWebhookSecret]) -> Vec<WebhookKey> {
+    let open = |secret: &SealedWebhookSecret| {
+        let opened = sealer.open(&seal_place(secret.id), &secret.sealed);
+        let bytes = opened.inspect_err(
+            |error| tracing::error!(%error, webhook_secret = %secret.id, "a webhook secret cannot be read"),
+        );
+        WebhookKey::from_bytes(bytes.ok()?).ok()
+    };
+    secrets.iter().filter_map(open).collect()
+}
+
 /// Names the place where a secret is stored.
-pub(super) fn seal_place(id: WebhookSecretId) -> SealPlace {
+fn seal_place(id: WebhookSecretId) -> SealPlace {
     SealPlace { table: "webhook_secrets", column: "sealed", row: id.as_uuid() }
 }
 

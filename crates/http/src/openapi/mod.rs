@@ -103,7 +103,7 @@ fn errors_of(access: &Access) -> &'static [u16] {
         Access::Anonymous => &[],
         Access::Login => &[429],
         Access::Signature => &[401, 429],
-        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Publish => &[401, 403, 429],
+        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Publish | Access::Work => &[401, 403, 429],
     }
 }
 
@@ -117,6 +117,7 @@ fn security(access: &Access) -> Value {
         Access::SignedIn => with(&[]),
         Access::Scope(scope) => with(&[&scope.to_string()]),
         Access::Publish => with(&["publish:<room>"]),
+        Access::Work => with(&["work:<pool>"]),
     }
 }
 

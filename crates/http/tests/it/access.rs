@@ -38,6 +38,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/tasks", "tasks:write"),
     ("GET", "/api/v1/tasks", "tasks:read"),
     ("POST", "/api/v1/tasks/preview", "tasks:read"),
+    ("POST", "/api/v1/tasks/bulk", "tasks:write"),
     ("GET", "/api/v1/tasks/by-name/{*name}", "tasks:read"),
     ("PUT", "/api/v1/tasks/by-name/{*name}", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}", "tasks:read"),
@@ -47,13 +48,21 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/tasks/{id}/pause", "tasks:write"),
     ("POST", "/api/v1/tasks/{id}/resume", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}/skips", "tasks:read"),
+    ("GET", "/api/v1/tasks/{id}/occurrences", "tasks:read"),
     ("POST", "/api/v1/tasks/{id}/webhook-secrets", "tasks:write"),
     ("GET", "/api/v1/tasks/{id}/webhook-secrets", "tasks:read"),
     ("DELETE", "/api/v1/tasks/{id}/webhook-secrets/{secret_id}", "tasks:write"),
     ("GET", "/api/v1/runs", "runs:read"),
+    ("POST", "/api/v1/runs/bulk", "tasks:write"),
+    ("POST", "/api/v1/runs/redrive", "runs:write"),
     ("GET", "/api/v1/runs/{id}", "runs:read"),
     ("POST", "/api/v1/runs/{id}/cancel", "runs:write"),
     ("POST", "/api/v1/runs/{id}/retry", "runs:write"),
+    ("POST", "/api/v1/pools/{pool}/lease", "work:default"),
+    ("POST", "/api/v1/runs/{id}/heartbeat", "work:"),
+    ("POST", "/api/v1/runs/{id}/finish", "work:"),
+    ("POST", "/api/v1/runs/{id}/fail", "work:"),
+    ("POST", "/api/v1/runs/{id}/release", "work:"),
     ("POST", "/api/v1/rooms", "rooms:write"),
     ("GET", "/api/v1/rooms", "rooms:read"),
     ("GET", "/api/v1/rooms/{name}", "rooms:read"),
@@ -74,7 +83,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 
 fn filled(path: &str) -> String {
     let id = "0190a0b0-0000-7000-8000-000000000000";
-    let path = path.replace("{id}", id).replace("{secret_id}", id).replace("{key}", "k");
+    let path = path.replace("{id}", id).replace("{secret_id}", id).replace("{key}", "k").replace("{pool}", "default");
     path.replace("{name}", "lobby").replace("{*name}", "lobby")
 }
 
@@ -91,7 +100,7 @@ fn every_route_is_listed_with_what_it_asks_for() {
             Access::Ticket => "ticket".to_owned(),
             Access::Signature => "signature".to_owned(),
             Access::Scope(scope) => scope.to_string(),
-            Access::Publish => (*wanted).to_owned(),
+            Access::Publish | Access::Work => (*wanted).to_owned(),
         };
         assert_eq!(access, *wanted, "{}", route.path);
     }

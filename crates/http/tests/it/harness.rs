@@ -9,16 +9,18 @@ use axum::http::{HeaderMap, Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use switchboard_events::{Feed, Hub, Operations, Publisher};
+use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
 use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
-use switchboard_model::feed::TickRequest;
+use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
+use switchboard_model::span::Span;
 use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::TokenResponse;
 use switchboard_model::wire::problem::Problem;
+use switchboard_scheduler::{HistoryAges, Scheduler, SchedulerObserver, SchedulerOptions};
 use switchboard_store_api::WriteContext;
 use switchboard_store_sqlite::{SqliteOptions, open};
 use tempfile::TempDir;
@@ -41,6 +43,27 @@ pub(crate) const SIGNING_KEY: &str = "first:ed25519:AQEBAQEBAQEBAQEBAQEBAQEBAQEB
 pub(crate) fn auth_options(keys: &[&str]) -> AuthOptions {
     let keys = Arc::new(KeyRing::parse(keys).unwrap());
     AuthOptions { hashing: Hashing::new(8, 1, 1).unwrap(), ..AuthOptions::new(keys) }
+}
+
+/// Passes ticks on to the scheduler, none of whose loops runs.
+struct Ticks(SchedulerObserver);
+
+impl FeedObserver for Ticks {
+    fn observe(&self, tick: &Tick) {
+        self.0.observe(tick);
+    }
+}
+
+fn scheduler_options(instance: InstanceId) -> SchedulerOptions {
+    SchedulerOptions {
+        instance,
+        roles: Vec::new(),
+        pools: Vec::new(),
+        permits: 1,
+        lease: Span::from_secs(15),
+        misfire_grace: Span::from_secs(60),
+        history: HistoryAges { runs: Span::from_secs(3600), audit: Span::from_secs(3600) },
+    }
 }
 
 /// A replica. Dropping it stops its tasks.
@@ -66,12 +89,15 @@ impl Replica {
         let instance = InstanceId::boot("test");
         let hub = Hub::new(&stores, instance.clone(), tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
-        let feed = Feed::new(stores.feed.clone(), TickRequest::default(), vec![hub.clone()]);
+        let scheduler = Scheduler::new(&stores, scheduler_options(instance.clone()), Vec::new());
+        let observers: Vec<Arc<dyn FeedObserver>> = vec![hub.clone(), Arc::new(Ticks(scheduler.observer()))];
+        let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
         let mut api = Api {
             operations: Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone()),
             stores,
             hub,
             publisher,
+            pull: scheduler.pull_queue(),
             replay: None,
             feed: feed.status(),
             prometheus: PrometheusBuilder::new().build_recorder().handle(),

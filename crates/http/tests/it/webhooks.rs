@@ -238,3 +238,19 @@ async fn secrets_are_shown_once_and_stored_sealed() {
     }
     assert_eq!(create_secret(&hook.replica, &hook.task, "").await.problem().code, ErrorCode::Conflict);
 }
+
+#[tokio::test]
+async fn a_secret_that_signs_verifies_nothing() {
+    let hook = Hook::new("x", json!({})).await;
+    let made = create_secret(&hook.replica, &hook.task, r#"{"purpose":"sign"}"#).await;
+    let made = made.json();
+    assert_eq!((&made["webhook_secret"]["purpose"], made.get("url")), (&json!("sign"), None));
+    let signs = made["secret"].as_str().unwrap();
+    let headers = signed(signs, "msg_1", hook.now(), BODY);
+    assert_eq!(hook.post("/hooks/x", BODY, &headers).await.status, 401);
+    let listed = hook.replica.ask("GET", &secrets_of(&hook.task), "").await.json();
+    let purposes: Vec<_> = listed["items"].as_array().unwrap().iter().map(|secret| &secret["purpose"]).collect();
+    assert_eq!(purposes, ["receive", "sign"]);
+    let odd = create_secret(&hook.replica, &hook.task, r#"{"purpose":"both"}"#).await.problem();
+    assert_eq!((odd.status, odd.errors[0].field.as_str()), (422, "purpose"));
+}

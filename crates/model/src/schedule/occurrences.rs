@@ -5,6 +5,7 @@ use std::iter::successors;
 use chrono::TimeDelta;
 
 use crate::Timestamp;
+use crate::run::{SkipCause, SkipRange};
 use crate::span::Span;
 use crate::timetable::Timetable;
 
@@ -93,6 +94,12 @@ impl Occurrences {
             Rhythm::Calendar(timetable) => 1 + timetable.count(self.first, instant),
         };
         count.min(self.count)
+    }
+
+    /// Returns them as a range that was skipped for one cause.
+    #[must_use]
+    pub fn skipped(&self, cause: SkipCause) -> SkipRange {
+        SkipRange { from: self.first, to: self.last(), count: self.count, cause }
     }
 
     /// Goes through the occurrences from the first to the last.

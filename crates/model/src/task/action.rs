@@ -1,12 +1,11 @@
 //! Actions: what a run does. How it is done is the business of the runners.
 
-use std::collections::BTreeMap;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::{EventName, RoomName, UserId};
 use crate::json_text::JsonText;
+use crate::task::HttpAction;
 
 /// What a run does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -73,42 +72,6 @@ pub struct EventAction {
     /// What it carries; the input of the run when absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<JsonText>,
-}
-
-/// Sends an HTTP request. A status of 2xx is a success; 408, 425, 429, 5xx and network faults are tried again; anything
-/// else fails for good. Redirects are not followed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HttpAction {
-    /// Where it goes: an absolute `http` or `https` URL.
-    #[schemars(length(max = 2_048))]
-    pub url: String,
-    /// How it is asked.
-    #[serde(default)]
-    pub method: HttpMethod,
-    /// Headers beside those that the server sets.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
-    /// What it carries; the input of the run when absent.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body: Option<JsonText>,
-}
-
-/// The method of an HTTP request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum HttpMethod {
-    /// Without a body.
-    Get,
-    /// With a body.
-    #[default]
-    Post,
-    /// With a body.
-    Put,
-    /// With a body.
-    Patch,
-    /// Without a body.
-    Delete,
 }
 
 /// Waits for an external worker: one in any language that leases runs of the pool over HTTP.

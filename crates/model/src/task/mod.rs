@@ -1,13 +1,17 @@
 //! Tasks: stored definitions of what runs, when, and under which policies.
 
 mod action;
+mod http;
 mod policy;
+mod reference;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-pub use self::action::{Action, EventAction, EventTarget, HttpAction, HttpMethod, PullAction, SystemAction};
+pub use self::action::{Action, EventAction, EventTarget, PullAction, SystemAction};
+pub use self::http::{HttpAction, HttpMethod};
 pub use self::policy::{Backoff, Concurrency, MissedPolicy, Overlap, RateLimit};
+pub use self::reference::TaskRef;
 use crate::Timestamp;
 use crate::identity::{PoolName, TaskName};
 use crate::ids::TaskId;
@@ -160,6 +164,9 @@ impl TaskSpec {
         {
             return refuse("action.event.event", "has a prefix that is reserved to the server; choose another name");
         }
+        if let Action::Http(action) = &self.action {
+            action.check()?;
+        }
         if let Some(schedule) = self.schedule.take() {
             self.schedule = Some(schedule.anchored(now)?);
         }
@@ -189,6 +196,30 @@ impl TaskSpec {
             (None, Overlap::Allow) => None,
             (None, _) => Some((task_permit_key(id), 1)),
         }
+    }
+
+    /// Returns how many runs may come into being beside `active` ones that have not ended. Under `replace` these give
+    /// way to a new one.
+    #[must_use]
+    pub fn room(&self, active: u64) -> u64 {
+        match self.overlap {
+            Overlap::Allow | Overlap::Replace => u64::MAX,
+            Overlap::Skip => u64::from(active == 0),
+            Overlap::Queue => u64::from(self.queue_max).saturating_sub(active),
+        }
+    }
+
+    /// Gives an interval that names no anchor the one it had, if it is the same interval.
+    #[must_use]
+    pub fn keeping_anchor(mut self, before: Option<&Self>) -> Self {
+        if let Some(Schedule::Every(new)) = &mut self.schedule
+            && let Some(Schedule::Every(old)) = before.and_then(|before| before.schedule.as_ref())
+            && new.anchor.is_none()
+            && new.interval == old.interval
+        {
+            new.anchor = old.anchor;
+        }
+        self
     }
 
     /// Tells whether an edit from `before` to `self` must recompute the next occurrence.
@@ -238,6 +269,9 @@ pub struct Task {
     pub next_run_at: Option<Timestamp>,
     /// Grows with every edit.
     pub version: i64,
+    /// From which instant on its occurrences are held back, while it is paused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_from: Option<Timestamp>,
     /// Why the stored definition cannot be fired, if so.
     pub parked: Option<String>,
     /// When it was created.

@@ -8,6 +8,10 @@ pub const MESSAGE_BYTES: usize = 64 * 1024;
 pub const PAYLOAD_BYTES: usize = 60 * 1024;
 /// The largest REST body, in bytes.
 pub const BODY_BYTES: usize = 1024 * 1024;
+/// The largest body of a request that makes many things at once, in bytes.
+pub const BULK_BODY_BYTES: usize = 16 * 1024 * 1024;
+/// The most things that one request makes.
+pub const BULK_ITEMS: usize = 10_000;
 /// The deepest nesting of JSON.
 pub const JSON_DEPTH: usize = 64;
 /// The most rooms of one socket.

@@ -1,6 +1,7 @@
 //! The wire: error codes, close codes, limits, socket frames and REST bodies, settled once.
 
 pub mod auth;
+pub mod bulk;
 pub mod close;
 pub mod code;
 pub mod frame;
@@ -10,6 +11,7 @@ pub mod problem;
 pub mod rest;
 pub mod strict;
 pub mod test_clock;
+pub mod work;
 
 /// The WebSocket subprotocol.
 pub const SUBPROTOCOL: &str = "switchboard.v1";

@@ -14,7 +14,7 @@ use crate::run::DedupeScope;
 use crate::scope::Scope;
 use crate::span::Span;
 use crate::ticket::Grants;
-use crate::webhook::WebhookSecret;
+use crate::webhook::{SecretPurpose, WebhookSecret};
 use crate::wire::frame::{Published, ReplyError};
 use crate::wire::limits::BATCH_EVENTS;
 
@@ -198,11 +198,13 @@ pub struct ApiKeyResponse {
     pub secret: String,
 }
 
-/// Makes a secret for the webhooks of a task.
+/// Makes a secret of a task, for the webhooks that it receives or for the requests that it sends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct WebhookSecretRequest {
-    /// A secret that the sender has already, `whsec_` and base64 of 24 to 64 bytes; made by the server when absent.
+    /// What it is for.
+    pub purpose: SecretPurpose,
+    /// A secret that the other side has already, `whsec_` and base64 of 24 to 64 bytes; made by the server when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub secret: Option<String>,
     /// How long it works; absent means until it is deleted.
@@ -217,8 +219,9 @@ pub struct WebhookSecretResponse {
     pub webhook_secret: WebhookSecret,
     /// The secret, `whsec_` and base64, as the libraries of Standard Webhooks take it.
     pub secret: String,
-    /// Where the sender posts to.
-    pub url: String,
+    /// Where the sender posts to; absent for a secret that signs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
 }
 
 /// What a webhook gave.

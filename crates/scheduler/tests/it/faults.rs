@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use switchboard_model::ids::RunId;
+use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::{Finish, NewRun, Run};
+use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run};
 use switchboard_model::span::Span;
 use switchboard_store_api::{
-    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
-    RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, Stores, TriggerOutcome, WriteContext, Written,
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, Stores,
+    TriggerOutcome, WriteContext, Written,
 };
 use tokio::sync::Semaphore;
 
@@ -40,6 +41,8 @@ pub(crate) struct FaultyRuns {
     pub(crate) refused: Mutex<Option<RunId>>,
     /// How many calls of `finish` may still go on.
     pub(crate) finishes: Semaphore,
+    /// How many answers of `lease` that hand out runs still get lost.
+    pub(crate) losing_leases: AtomicU32,
 }
 
 impl FaultyRuns {
@@ -51,9 +54,15 @@ impl FaultyRuns {
             failing_finishes: AtomicU32::new(0),
             refused: Mutex::new(None),
             finishes: Semaphore::new(1_000),
+            losing_leases: AtomicU32::new(0),
         });
         (Stores { runs: faulty.clone(), ..stores.clone() }, faulty)
     }
+}
+
+/// Counts down; tells whether the fault still happens.
+fn is_next(left: &AtomicU32) -> bool {
+    left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok()
 }
 
 #[async_trait]
@@ -77,8 +86,7 @@ impl RunStore for FaultyRuns {
 
     async fn finish(&self, finishes: &[Finish]) -> StoreResult<Vec<FinishOutcome>> {
         self.finishes.acquire().await.unwrap().forget();
-        let fails = |left: u32| left.checked_sub(1);
-        if self.failing_finishes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails).is_ok() {
+        if is_next(&self.failing_finishes) {
             return Err(StoreError::Unavailable("as the test wants it".into()));
         }
         let refused = *self.refused.lock();
@@ -92,6 +100,14 @@ impl RunStore for FaultyRuns {
         self.inner.trigger(context, run).await
     }
 
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+        self.inner.trigger_many(context, runs).await
+    }
+
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
+        self.inner.of_occurrences(task, range).await
+    }
+
     async fn get(&self, id: RunId) -> StoreResult<Option<Run>> {
         self.inner.get(id).await
     }
@@ -101,7 +117,11 @@ impl RunStore for FaultyRuns {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
-        self.inner.lease(request).await
+        let batch = self.inner.lease(request).await?;
+        if !batch.runs.is_empty() && is_next(&self.losing_leases) {
+            return Err(StoreError::Unavailable("as the test wants it".into()));
+        }
+        Ok(batch)
     }
 
     async fn recover(&self, limit: u32) -> StoreResult<RecoverReport> {
@@ -118,6 +138,10 @@ impl RunStore for FaultyRuns {
 
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
         self.inner.retry(context, id).await
+    }
+
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
+        self.inner.redrive(context, which, limit).await
     }
 
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {

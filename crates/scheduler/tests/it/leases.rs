@@ -4,15 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use switchboard_model::identity::PoolName;
 use switchboard_model::instance::Role;
 use switchboard_model::run::RunState;
+use switchboard_model::setting::{FleetSettings, PoolSettings};
 use switchboard_model::span::Span;
 use switchboard_scheduler::{ActionError, SystemRegistry};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::faults::{FaultyRuns, Renewing};
-use crate::fixtures::{Bench, eventually, json};
+use crate::fixtures::{Bench, context, eventually, json, spec};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_end_changes_nothing() {
@@ -147,5 +149,55 @@ async fn loses_no_run(fault: Renewing) {
     go_on.notify_one();
     let run = bench.until_state(id, RunState::Succeeded).await;
     assert_eq!((run.result, run.attempt), (Some(json("1")), 1));
+    bench.close([replica]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_of_a_lease_loses_no_attempt() {
+    let bench = Bench::new().await;
+    let (stores, faults) = FaultyRuns::put_into(&bench.stores);
+    faults.losing_leases.store(3, Ordering::SeqCst);
+    let registry = SystemRegistry::default().with("work", |_| std::future::ready(Ok(json("1"))));
+    let replica = bench.replica_with(&stores, registry, |options| options.permits = 2);
+    let task = bench.create(&spec("work", |spec| spec.max_attempts = 1)).await;
+    let mut ids = Vec::new();
+    for _ in 0..6 {
+        ids.push(bench.trigger(&task).await);
+    }
+    for id in ids {
+        let run = bench.until_state(id, RunState::Succeeded).await;
+        assert_eq!((run.attempt, run.result), (1, Some(json("1"))));
+    }
+    assert_eq!(faults.losing_leases.load(Ordering::SeqCst), 0, "answers got lost");
+    bench.close([replica]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_run_that_ends_makes_room_in_its_pool_at_once() {
+    let bench = Bench::new().await;
+    let mut fleet = FleetSettings::default();
+    fleet.pools.insert(PoolName::default_pool(), PoolSettings { max_running: Some(1) });
+    bench.stores.settings.put_fleet(&context(), 0, &fleet).await.unwrap();
+    let running = Arc::new(AtomicUsize::new(0));
+    let registry = SystemRegistry::default().with("work", move |_| {
+        let running = running.clone();
+        async move {
+            assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two runs at once");
+            tokio::task::yield_now().await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok(json("1"))
+        }
+    });
+    let task = bench.create(&spec("work", |_| {})).await;
+    let mut ids = Vec::new();
+    for _ in 0..30 {
+        ids.push(bench.trigger(&task).await);
+    }
+    // Nothing tells the replica of changes: only the ends of its own runs wake it.
+    let replica = bench.replica_without_feed(&bench.stores, registry, |_| {});
+    replica.observer.observe(&bench.tick().await);
+    for id in ids {
+        bench.until_state(id, RunState::Succeeded).await;
+    }
     bench.close([replica]).await;
 }

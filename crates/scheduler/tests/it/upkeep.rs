@@ -1,6 +1,6 @@
-//! System tasks: their installation and the sweep.
+//! System tasks: their installation and the upkeep that they do.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use switchboard_model::identity::TaskName;
 use switchboard_model::instance::Role;
@@ -9,7 +9,7 @@ use switchboard_model::run::RunState;
 use switchboard_model::span::Span;
 use switchboard_scheduler::{HistoryAges, SchedulerLoop, SystemRegistry, install_system_tasks};
 
-use crate::fixtures::{Bench, context, json, spec};
+use crate::fixtures::{Bench, context, every_100_ms, json, spec};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn system_tasks_are_installed_once_and_left_as_operators_want_them() {
@@ -18,8 +18,11 @@ async fn system_tasks_are_installed_once_and_left_as_operators_want_them() {
     first.unwrap();
     second.unwrap();
     let tasks = bench.stores.tasks.list(&PageRequest { after: None, limit: 100 }).await.unwrap().items;
-    assert_eq!(tasks.iter().map(|task| task.spec.name.as_str()).collect::<Vec<_>>(), ["system:sweep"]);
-    assert!(tasks[0].next_run_at.is_some());
+    let names: BTreeSet<&str> = tasks.iter().map(|task| task.spec.name.as_str()).collect();
+    let functions = ["check_tasks", "prune_history", "sweep_expired", "trim_feed", "trim_rooms"];
+    assert_eq!(names, functions.map(|name| ["system:", name].concat()).iter().map(String::as_str).collect());
+    assert_eq!(tasks.len(), names.len());
+    assert!(tasks.iter().all(|task| task.next_run_at.is_some()));
 
     let paused = bench.stores.tasks.set_active(&context(), tasks[0].id, false).await.unwrap().unwrap();
     install_system_tasks(&bench.stores).await.unwrap();
@@ -28,7 +31,29 @@ async fn system_tasks_are_installed_once_and_left_as_operators_want_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_sweep_forgets_old_runs_and_counts_what_it_did() {
+async fn the_one_task_of_earlier_versions_hands_its_schedule_on() {
+    let bench = Bench::new().await;
+    let rescheduled = spec("sweep", |spec| {
+        spec.name = "system:sweep".parse().unwrap();
+        spec.schedule = every_100_ms("sweep").schedule;
+        spec.is_active = false;
+    });
+    let former = bench.create(&rescheduled).await;
+    install_system_tasks(&bench.stores).await.unwrap();
+    assert_eq!(bench.stores.tasks.get(former.id).await.unwrap(), None);
+    let tasks = bench.stores.tasks.list(&PageRequest { after: None, limit: 100 }).await.unwrap().items;
+    assert_eq!(tasks.len(), 5);
+    assert!(tasks.iter().all(|task| task.spec.schedule == former.spec.schedule && !task.spec.is_active));
+
+    // A task of the same name that does something else is not touched.
+    let other = bench.create(&spec("other", |spec| spec.name = "system:sweep".parse().unwrap())).await;
+    install_system_tasks(&bench.stores).await.unwrap();
+    assert_eq!(bench.stores.tasks.get(other.id).await.unwrap(), Some(other));
+    bench.close([]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upkeep_forgets_old_runs_and_counts_what_it_did() {
     let bench = Bench::new().await;
     let registry =
         SystemRegistry::standard(&bench.stores, HistoryAges { runs: Span::default(), audit: Span::default() })
@@ -38,14 +63,16 @@ async fn the_sweep_forgets_old_runs_and_counts_what_it_did() {
     bench.until_state(old, RunState::Succeeded).await;
 
     install_system_tasks(&bench.stores).await.unwrap();
-    let name: TaskName = "system:sweep".parse().unwrap();
-    let task = bench.stores.tasks.find(&name).await.unwrap().unwrap();
-    let sweep = bench.trigger(&task).await;
-    let run = bench.until_state(sweep, RunState::Succeeded).await;
-    let counts: BTreeMap<String, u64> = run.result.unwrap().decode().unwrap();
-    assert_eq!(counts["runs"], 1);
-    assert_eq!(counts["unarmed_tasks"], 0);
-    for what in ["tickets", "once", "signals", "room_events", "instances"] {
+    let mut counts = BTreeMap::new();
+    for name in ["prune_history", "sweep_expired", "trim_rooms", "trim_feed", "check_tasks"] {
+        let name: TaskName = ["system:", name].concat().parse().unwrap();
+        let task = bench.stores.tasks.find(&name).await.unwrap().unwrap();
+        let run = bench.trigger(&task).await;
+        let run = bench.until_state(run, RunState::Succeeded).await;
+        counts.extend(run.result.unwrap().decode::<BTreeMap<String, u64>>().unwrap());
+    }
+    assert_eq!((counts["runs"], counts["repaired_tasks"]), (1, 0));
+    for what in ["tickets", "once", "signals", "room_events", "instances", "audit", "deleted_tasks"] {
         assert!(counts.contains_key(what), "{what} in {counts:?}");
     }
     assert_eq!(bench.stores.runs.get(old).await.unwrap(), None);

@@ -4,6 +4,7 @@ mod api_key;
 mod audit;
 mod clock;
 mod event;
+mod fleet;
 mod process;
 mod remote;
 mod room;
@@ -12,6 +13,7 @@ mod task;
 mod token;
 mod user;
 mod webhook;
+mod work;
 
 use std::path::PathBuf;
 
@@ -21,14 +23,16 @@ pub(crate) use self::api_key::ApiKeyCommand;
 pub(crate) use self::audit::AuditCommand;
 pub(crate) use self::clock::{ClockCommand, OutboxCommand};
 pub(crate) use self::event::{PublishCommand, Start, TailCommand};
+pub(crate) use self::fleet::FleetCommand;
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
 pub(crate) use self::run::RunCommand;
-pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand, TaskRef};
+pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand};
 pub(crate) use self::token::{KeyKind, TokenCommand};
 pub(crate) use self::user::{PasswordSource, UserCommand, UserRef};
 pub(crate) use self::webhook::WebhookCommand;
+pub(crate) use self::work::{Held, WorkCommand};
 
 /// A durable scheduler and event bus on one SQLite file or on PostgreSQL with any number of replicas.
 #[derive(Debug, Parser)]
@@ -64,12 +68,16 @@ pub(crate) enum Command {
     Webhook(RemoteCommand<WebhookCommand>),
     /// Works with runs: executions of tasks.
     Run(RemoteCommand<RunCommand>),
+    /// Executes runs of `pull` tasks, step by step: what an external worker says to a server.
+    Work(RemoteCommand<WorkCommand>),
     /// Works with rooms and the events in them.
     Room(RemoteCommand<RoomCommand>),
     /// Publishes an event to a room or a user.
     Publish(PublishCommand),
     /// Follows rooms over a socket and prints each event as it arrives.
     Tail(TailCommand),
+    /// Steers all replicas at once: pauses execution, and limits pools.
+    Fleet(RemoteCommand<FleetCommand>),
     /// Shows the replicas of the fleet.
     Instance(RemoteCommand<InstanceCommand>),
     /// Reads the audit log: who changed what, and when.

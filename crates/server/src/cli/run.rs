@@ -1,10 +1,13 @@
 //! Commands about runs.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
+use switchboard_model::task::TaskRef;
 
-use super::{Limit, TaskRef};
+use super::Limit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RunCommand {
@@ -18,6 +21,13 @@ pub(crate) enum RunCommand {
         state: Option<RunState>,
         #[command(flatten)]
         limit: Limit,
+    },
+    /// Makes many runs in one commit; a refused one does not affect the others.
+    Create {
+        /// The runs as JSON, in a list or one after the other: {"task": "NAME", "input": …, "delay": "5m",
+        /// "dedupe_key": "…", "dedupe_scope": "forever"}; only the task must be there. - is standard input.
+        #[arg(long, short = 'f', value_name = "FILE")]
+        file: PathBuf,
     },
     /// Shows a run.
     Get {
@@ -33,5 +43,17 @@ pub(crate) enum RunCommand {
     Retry {
         /// Its id.
         id: RunId,
+    },
+    /// Queues all ended runs again that are in a state, oldest first.
+    Redrive {
+        /// Only runs of this task, by its name or id.
+        #[arg(long, value_name = "TASK")]
+        task: Option<TaskRef>,
+        /// Only runs in this state: dead, failed, cancelled.
+        #[arg(long, value_name = "STATE", default_value = "dead")]
+        state: RunState,
+        /// The most runs; all when absent.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        limit: Option<u64>,
     },
 }

@@ -1,13 +1,13 @@
 //! Commands about tasks.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Subcommand, ValueEnum};
 use switchboard_model::Timestamp;
-use switchboard_model::identity::{ClientKey, TaskName};
-use switchboard_model::ids::TaskId;
+use switchboard_model::identity::ClientKey;
+use switchboard_model::run::DedupeScope;
 use switchboard_model::span::Span;
+use switchboard_model::task::TaskRef;
 
 use super::Limit;
 
@@ -23,7 +23,7 @@ pub(crate) enum TaskCommand {
         /// Its name or id.
         task: TaskRef,
     },
-    /// Creates the task that a file defines.
+    /// Creates the tasks that files define: several in one commit, of which a refused one does not affect the others.
     Create {
         #[command(flatten)]
         documents: Documents,
@@ -70,6 +70,9 @@ pub(crate) enum TaskCommand {
         /// While a run with the same key is active, no second one is made.
         #[arg(long, value_name = "KEY")]
         dedupe_key: Option<ClientKey>,
+        /// For how long the key is taken.
+        #[arg(long, value_name = "SCOPE", requires = "dedupe_key", default_value = "active")]
+        dedupe_scope: KeyHolds,
     },
     /// Shows when a schedule is due, and what policies do to each occurrence.
     Preview {
@@ -84,6 +87,19 @@ pub(crate) enum TaskCommand {
         /// How many occurrences.
         #[arg(long, short = 'n', value_name = "N", default_value_t = 10)]
         count: u32,
+    },
+    /// Lists the occurrences of a task, newest first: which ran, why the others did not, and which are to come.
+    Occurrences {
+        /// Its name or id.
+        task: TaskRef,
+        /// The first instant (RFC 3339).
+        #[arg(long, value_name = "INSTANT")]
+        from: Option<Timestamp>,
+        /// The last instant (RFC 3339); now if absent. One in the future shows what is to come.
+        #[arg(long, value_name = "INSTANT")]
+        to: Option<Timestamp>,
+        #[command(flatten)]
+        limit: Limit,
     },
     /// Lists the occurrences of a task that did not run, and why.
     Skips {
@@ -129,22 +145,19 @@ pub(crate) enum DocumentFormat {
     Yaml,
 }
 
-/// A task as people name it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum TaskRef {
-    /// By its id.
-    Id(TaskId),
-    /// By its name.
-    Name(TaskName),
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum KeyHolds {
+    /// While its run is active.
+    Active,
+    /// For ever, also after its run was pruned.
+    Forever,
 }
 
-impl FromStr for TaskRef {
-    type Err = switchboard_model::identity::NameError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match text.parse() {
-            Ok(id) => Ok(Self::Id(id)),
-            Err(_) => text.parse().map(Self::Name),
+impl From<KeyHolds> for DedupeScope {
+    fn from(holds: KeyHolds) -> Self {
+        match holds {
+            KeyHolds::Active => Self::Active,
+            KeyHolds::Forever => Self::Forever,
         }
     }
 }

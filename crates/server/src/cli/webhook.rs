@@ -5,17 +5,21 @@ use switchboard_model::identity::{ClientKey, TaskName};
 use switchboard_model::ids::WebhookSecretId;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
+use switchboard_model::task::TaskRef;
+use switchboard_model::webhook::SecretPurpose;
 
-use super::TaskRef;
 use super::remote::secret;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum WebhookCommand {
-    /// Lets whoever has a new secret trigger a task; prints the secret, which is shown this once.
+    /// Makes a secret by which others sign what triggers a task, or the task signs what it sends; shows it this once.
     Add {
         /// The name or id of the task.
         task: TaskRef,
-        /// Takes over the secret that the sender has already, from standard input.
+        /// What it is for: receive verifies webhooks that trigger the task, sign signs the requests that it sends.
+        #[arg(long, default_value_t)]
+        purpose: SecretPurpose,
+        /// Takes over the secret that the other side has already, from standard input.
         #[arg(long)]
         secret_stdin: bool,
         /// How long the secret works, such as 90days; until it is deleted if absent.

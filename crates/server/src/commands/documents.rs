@@ -28,7 +28,8 @@ pub(super) fn read(documents: &Documents) -> anyhow::Result<Vec<TaskSpec>> {
     Ok(specs)
 }
 
-fn contents(path: &Path) -> anyhow::Result<(String, String)> {
+/// Returns what a file is called, and its text.
+pub(super) fn contents(path: &Path) -> anyhow::Result<(String, String)> {
     if path.as_os_str() == "-" {
         return Ok(("standard input".to_owned(), standard_input()?));
     }

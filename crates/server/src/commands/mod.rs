@@ -4,12 +4,15 @@ mod accounts;
 mod api_key;
 mod apply;
 mod audit;
+mod bulk;
 mod clock;
 mod documents;
 mod failure;
+mod fleet;
 mod instance;
 mod listing;
 mod migrate;
+mod occurrences;
 mod openapi;
 mod publish;
 mod reference;
@@ -22,6 +25,7 @@ mod task;
 mod token;
 mod user;
 mod webhook;
+mod work;
 
 use std::io::Read as _;
 
@@ -35,6 +39,7 @@ use crate::output::Form;
 pub(crate) use self::api_key::run as api_key;
 pub(crate) use self::audit::run as audit;
 pub(crate) use self::clock::{outbox, run as clock};
+pub(crate) use self::fleet::run as fleet;
 pub(crate) use self::instance::run as instance;
 pub(crate) use self::migrate::run as migrate;
 pub(crate) use self::openapi::run as openapi;
@@ -47,6 +52,7 @@ pub(crate) use self::task::run as task;
 pub(crate) use self::token::run as token;
 pub(crate) use self::user::run as user;
 pub(crate) use self::webhook::run as webhook;
+pub(crate) use self::work::run as work;
 
 /// What a command that talks to a server works with.
 struct Session {

@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use switchboard_client::{Client, ClientError, Triggered};
+use switchboard_client::{Client, ClientError, OccurrenceQuery, Triggered};
 use switchboard_model::ids::TaskId;
-use switchboard_model::run::{DedupeScope, Run, RunState};
+use switchboard_model::run::{Run, RunState};
 use switchboard_model::schedule::{Every, Remark, Schedule};
 use switchboard_model::span::Span;
-use switchboard_model::task::{Action, PullAction, Task};
+use switchboard_model::task::{Action, PullAction, Task, TaskRef};
 use switchboard_model::timetable::Cron;
 use switchboard_model::wire::rest::{PreviewRequest, TriggerRequest};
 use tokio::time::Instant;
 
 use super::apply::{self, Mode};
 use super::listing::collect;
-use super::{Session, documents, json_argument, remotely};
-use crate::cli::{PreviewSource, RemoteCommand, TaskCommand, TaskRef};
+use super::{Session, bulk, documents, json_argument, occurrences, remotely};
+use crate::cli::{PreviewSource, RemoteCommand, TaskCommand};
 use crate::output::{self, maybe, time};
 
 /// Does one thing with tasks.
@@ -42,7 +42,7 @@ async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
         TaskCommand::Get { task } => form.one(&get(client, &task).await?),
         TaskCommand::Create { documents } => {
             let specs = documents::read(&documents)?;
-            let [spec] = specs.as_slice() else { bail!("create takes one task; `task apply` takes several") };
+            let [spec] = specs.as_slice() else { return bulk::create_tasks(session, specs).await };
             let made = client.create_task(spec).await?;
             form.done(&made, format_args!("Created task {} ({}).", made.spec.name, made.id))
         }
@@ -64,20 +64,21 @@ async fn obey(session: &Session, command: TaskCommand) -> Result<()> {
             let next = time(task.next_run_at);
             form.done(&task, format_args!("Resumed task {}; it is due next at {next}.", task.spec.name))
         }
-        TaskCommand::Trigger { task, input, wait, delay, dedupe_key } => {
+        TaskCommand::Trigger { task, input, wait, delay, dedupe_key, dedupe_scope } => {
             let input = input.map(|text| json_argument("input", text)).transpose()?;
-            trigger(
-                session,
-                &task,
-                &TriggerRequest { input, delay, dedupe_key, dedupe_scope: DedupeScope::Active },
-                wait,
-            )
-            .await
+            let request = TriggerRequest { input, delay, dedupe_key, dedupe_scope: dedupe_scope.into() };
+            trigger(session, &task, &request, wait).await
         }
         TaskCommand::Preview { source, zone, from, count } => {
             let schedule = schedule(client, source, zone).await?;
             let upcoming = client.preview_schedule(&PreviewRequest { schedule, from, count }).await?.items;
             form.list(&upcoming, ["AT", "REMARK"], |one| [time(Some(one.at)), maybe(one.remark.map(remark))])
+        }
+        TaskCommand::Occurrences { task, from, to, limit } => {
+            let id = id_of(client, &task).await?;
+            let query = OccurrenceQuery { from, to };
+            let found = collect(limit, async |page| client.list_occurrences(id, query, page).await).await?;
+            form.list(&found, ["AT", "OUTCOME", "WHY", "RUN"], occurrences::row)
         }
         TaskCommand::Skips { task, limit } => {
             let id = id_of(client, &task).await?;
@@ -131,7 +132,7 @@ fn action_text(action: &Action) -> String {
     }
 }
 
-fn remark(remark: Remark) -> &'static str {
+pub(super) fn remark(remark: Remark) -> &'static str {
     match remark {
         Remark::MovedAfterGap => "moved: its local time does not exist on that day, so it runs right after the gap",
         Remark::SkippedInGap => "skipped: its local time does not exist on that day",

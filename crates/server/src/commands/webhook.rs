@@ -25,20 +25,22 @@ pub(crate) async fn run(command: RemoteCommand<WebhookCommand>) -> Result<()> {
 async fn obey(session: &Session, command: WebhookCommand) -> Result<()> {
     let Session { client, form } = session;
     match command {
-        WebhookCommand::Add { task, secret_stdin, ttl } => {
+        WebhookCommand::Add { task, purpose, secret_stdin, ttl } => {
             let id = id_of(client, &task).await?;
             let secret = if secret_stdin { Some(secret_input::take("secret", true, "--secret-stdin")?) } else { None };
-            let made = client.create_webhook_secret(id, &WebhookSecretRequest { secret, ttl }).await?;
+            let made = client.create_webhook_secret(id, &WebhookSecretRequest { purpose, secret, ttl }).await?;
             form.done(&made, &made.secret)?;
             if *form == Form::People {
-                output::warn(format_args!("This is the only time it is shown. It signs deliveries to {}", made.url));
+                let whose = made.url.map_or("what the task sends".to_owned(), |url| format!("deliveries to {url}"));
+                output::warn(format_args!("This is the only time it is shown. It signs {whose}"));
             }
             Ok(())
         }
         WebhookCommand::List { task } => {
             let secrets = client.list_webhook_secrets(id_of(client, &task).await?).await?;
-            form.list(&secrets, ["ID", "CREATED", "EXPIRES"], |secret| {
-                [secret.id.to_string(), time(Some(secret.created_at)), time(secret.expires_at)]
+            form.list(&secrets, ["ID", "PURPOSE", "CREATED", "EXPIRES"], |secret| {
+                let (created, expires) = (time(Some(secret.created_at)), time(secret.expires_at));
+                [secret.id.to_string(), secret.purpose.to_string(), created, expires]
             })
         }
         WebhookCommand::Delete { task, id } => {

@@ -26,6 +26,7 @@ macro_rules! kinds {
 
 kinds! {
     Address = "address and port";
+    Destination = "host, host:port or network";
     Duration = "duration";
     Instant = "instant or now";
     Network = "network";

@@ -11,6 +11,7 @@ use switchboard_model::fire::MISFIRE_GRACE;
 use switchboard_model::span::Span;
 
 use super::{kind, text};
+use crate::outbound::Destination;
 
 /// Who this replica is.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
@@ -153,6 +154,26 @@ impl Default for Scheduler {
             history: Span::from_secs(7 * 24 * 3600),
             test_clock: None,
         }
+    }
+}
+
+/// Requests that tasks send. They go to public addresses only: neither to this machine nor to networks behind it.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Outbound {
+    /// Where else they may go, such as `hooks.internal`, `10.1.2.3:8080` or `10.1.0.0/16`. A host is allowed at
+    /// whatever addresses its name has; a network also when a name leads into it.
+    #[serde(deserialize_with = "text::list")]
+    #[schemars(with = "Vec<kind::Destination>")]
+    pub(crate) allow: Vec<Destination>,
+    /// How long a request may take when its task has no timeout, 100ms to 1h.
+    #[schemars(with = "kind::Duration")]
+    pub(crate) timeout: Span,
+}
+
+impl Default for Outbound {
+    fn default() -> Self {
+        Self { allow: Vec::new(), timeout: Span::from_secs(30) }
     }
 }
 

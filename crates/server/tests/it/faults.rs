@@ -3,14 +3,16 @@
 use std::collections::BTreeSet;
 
 use futures_util::future::join_all;
-use switchboard_client::{ResumeEvent, ResumingSocket};
-use switchboard_model::run::{Run, RunState};
+use switchboard_client::{Client, ResumeEvent, ResumingSocket};
+use switchboard_model::ids::{RunId, TaskId};
+use switchboard_model::run::RunState;
 use switchboard_model::wire::frame::EventFrame;
 use switchboard_model::wire::op::{Since, SinceEnd};
-use switchboard_testkit::{Cluster, ClusterBuilder, Signal, ledger, wait_until};
+use switchboard_testkit::{ClusterBuilder, Signal, ledger, wait_until};
 
 use crate::fixtures::{
-    cluster, create_room, create_task, ended, event, event_task, room, runs, skips, slow_task, succeeded, trigger,
+    all_events, cluster, create_room, create_task, ended, event, event_task, is_on, room, runs, skips, slow_task,
+    succeeded, trigger,
 };
 
 /// A cluster whose leases run out quickly.
@@ -56,11 +58,15 @@ async fn a_killed_replica_loses_and_doubles_nothing() {
     })
     .await;
     cluster.kill(0, Signal::SIGKILL);
+    let left_behind = running_on(cluster.client(1), slow.id, "a-").await;
+    assert!(!left_behind.is_empty(), "it died with runs in its hands");
 
     for run in triggered {
         let run = ended(cluster.client(1), run).await;
         assert_eq!(run.state, RunState::Succeeded);
-        assert!(is_on(&run, "b-") || run.attempt == 1, "a leased run of the dead replica ends on the other: {run:?}");
+        if left_behind.contains(&run.id) {
+            assert!(is_on(&run, "b-") && run.attempt == 2, "a run of the dead replica ends on the other: {run:?}");
+        }
     }
     let runs_of_tick = succeeded(cluster.client(1), task.id, 30).await;
     let due: BTreeSet<_> = runs_of_tick.iter().filter_map(|run| run.scheduled_for).collect();
@@ -74,8 +80,10 @@ async fn a_killed_replica_loses_and_doubles_nothing() {
     assert_eq!(messages.len(), events.len(), "no run published twice");
 }
 
-fn is_on(run: &Run, prefix: &str) -> bool {
-    run.leased_by.as_ref().is_some_and(|by| by.as_str().starts_with(prefix))
+/// Lists the runs of a task that a replica holds.
+async fn running_on(client: &Client, task: TaskId, replica: &str) -> Vec<RunId> {
+    let runs = runs(client, task).await;
+    runs.iter().filter(|run| run.state == RunState::Running && is_on(run, replica)).map(|run| run.id).collect()
 }
 
 /// The first replica dies at a fail point while it works on runs; all runs end well all the same.
@@ -100,27 +108,10 @@ async fn dies_at(point: &str) {
         let run = ended(cluster.client(added), *run).await;
         assert_eq!(run.state, RunState::Succeeded, "{run:?}");
     }
-    let history = all_events(&cluster, added).await;
+    let history = all_events(cluster.client(added)).await;
     let messages: BTreeSet<_> = history.iter().collect();
     assert_eq!(messages.len(), history.len(), "no event twice");
     assert_eq!(history.len(), triggered.len() / 2, "no event lost");
-}
-
-/// Reads the message ids of all events, checking that no position is missing.
-async fn all_events(cluster: &Cluster, index: usize) -> Vec<String> {
-    let mut messages = Vec::new();
-    loop {
-        let after = i64::try_from(messages.len()).unwrap();
-        let page = cluster.client(index).history(&room("lobby"), after, 500).await.unwrap();
-        if page.events.is_empty() {
-            assert_eq!(page.top, after);
-            return messages;
-        }
-        for event in page.events {
-            messages.push(event.msg_id);
-            assert_eq!(event.offset, i64::try_from(messages.len()).unwrap());
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -164,10 +155,13 @@ async fn a_replica_that_stood_still_past_its_lease_changes_nothing_when_it_wakes
     })
     .await;
     cluster.pause(0);
+    let left_behind = running_on(cluster.client(1), task.id, "a-").await;
+    assert!(!left_behind.is_empty(), "it stands still with runs in its hands");
     let mut fences = Vec::new();
     for run in &triggered {
         let run = ended(cluster.client(1), *run).await;
         assert_eq!(run.state, RunState::Succeeded);
+        assert!(!left_behind.contains(&run.id) || is_on(&run, "b-"), "it was taken away: {run:?}");
         fences.push((run.id, run.fence, run.finished_at));
     }
     cluster.resume(0);
@@ -178,6 +172,67 @@ async fn a_replica_that_stood_still_past_its_lease_changes_nothing_when_it_wakes
     for (run, fence, finished_at) in fences {
         let run = cluster.client(0).get_run(run).await.unwrap();
         assert_eq!((run.fence, run.finished_at), (fence, finished_at), "one terminal write");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_run_is_given_back_when_its_replica_stops() {
+    let mut cluster = cluster(1).env("SWITCHBOARD_DRAIN__TIMEOUT", "200ms").await;
+    let value = serde_json::json!({"name": "long", "action": {"system": {"function": "test.wait_minute"}}});
+    let task = create_task(cluster.client(0), value).await;
+    let run = trigger(cluster.client(0), task.id).await;
+    wait_until("the start", async || {
+        (cluster.client(0).get_run(run).await.unwrap().state == RunState::Running).then_some(())
+    })
+    .await;
+    let other = cluster.add().await;
+    assert!(cluster.stop(0).await.success());
+    let moved = wait_until("the start elsewhere", async || {
+        let run = cluster.client(other).get_run(run).await.unwrap();
+        if run.state == RunState::Running { Ok(run) } else { Err(run.state) }
+    })
+    .await;
+    assert!(is_on(&moved, "b-"), "{moved:?}");
+    assert_eq!(moved.attempt, 1, "the attempt that was cut short does not count");
+    cluster.client(other).cancel_run(run).await.unwrap();
+    let run = ended(cluster.client(other), run).await;
+    assert_eq!((run.state, run.attempt), (RunState::Cancelled, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_kills_its_replica_dies_and_the_others_go_on() {
+    let mut cluster = cluster(2).lease("1s".parse().unwrap()).await;
+    let value = serde_json::json!({
+        "name": "deadly", "action": {"system": {"function": "test.kill"}}, "max_attempts": 3,
+    });
+    let deadly = create_task(cluster.client(0), value).await;
+    let mut value = slow_task("slow");
+    value["max_attempts"] = serde_json::json!(10);
+    let slow = create_task(cluster.client(0), value).await;
+    let mut others = Vec::new();
+    for index in 0..12 {
+        others.push(trigger(cluster.client(index % 2), slow.id).await);
+    }
+    let run = trigger(cluster.client(0), deadly.id).await;
+    let mut deaths = 0;
+    let run = wait_until("the end of the deadly run", async || {
+        for index in 0..cluster.size() {
+            if cluster.has_ended(index).is_some() {
+                deaths += 1;
+                cluster.restart(index).await;
+            }
+        }
+        // A replica may die between the look and the question.
+        match cluster.any().get_run(run).await {
+            Ok(run) if run.state.is_terminal() => Ok(run),
+            seen => Err(seen.map(|run| run.state)),
+        }
+    })
+    .await;
+    assert_eq!((run.state, run.attempt), (RunState::Dead, 3), "{run:?}");
+    assert_eq!(deaths, 3, "each attempt took a replica along");
+    for run in others {
+        assert_eq!(ended(cluster.any(), run).await.state, RunState::Succeeded);
     }
 }
 

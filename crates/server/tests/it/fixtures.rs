@@ -121,6 +121,28 @@ pub(crate) async fn skips(client: &Client, task: TaskId) -> Vec<SkipRange> {
     client.list_skips(task, PageRequest { after: None, limit: MAX_PAGE }).await.unwrap().items
 }
 
+/// Reads the message ids of all events of the lobby, checking that no position is missing.
+pub(crate) async fn all_events(client: &Client) -> Vec<String> {
+    let mut messages = Vec::new();
+    loop {
+        let after = i64::try_from(messages.len()).unwrap();
+        let page = client.history(&room("lobby"), after, 500).await.unwrap();
+        if page.events.is_empty() {
+            assert_eq!(page.top, after);
+            return messages;
+        }
+        for event in page.events {
+            messages.push(event.msg_id);
+            assert_eq!(event.offset, i64::try_from(messages.len()).unwrap());
+        }
+    }
+}
+
+/// Tells whether a replica whose name begins so was the last to lease a run.
+pub(crate) fn is_on(run: &Run, prefix: &str) -> bool {
+    run.leased_by.as_ref().is_some_and(|by| by.as_str().starts_with(prefix))
+}
+
 /// Waits until a run has ended.
 pub(crate) async fn ended(client: &Client, run: RunId) -> Run {
     wait_until("the end of a run", async || {

@@ -5,18 +5,26 @@
 mod cli;
 mod fixtures;
 mod idempotency;
+mod receiver;
 
 mod account_commands;
 mod accounts;
 mod audit_commands;
 mod client_commands;
 mod clock;
+mod clocks;
 mod command_line;
+mod crowds;
 mod edge;
 mod faults;
+mod http_actions;
 mod limits;
+mod outages;
 mod outbox;
+mod pull_worker;
 mod replicas;
+mod steering;
 mod surface;
 mod webhook_commands;
 mod webhooks;
+mod work_commands;

@@ -21,6 +21,7 @@ on_both_databases! {
     a_task_is_created_edited_paused_and_deleted,
     a_scheduled_task_fires_and_its_events_arrive_in_order,
     a_triggered_run_carries_its_input,
+    a_run_that_succeeded_publishes_again_when_it_is_retried,
     a_run_without_a_future_fails_with_its_reason,
     events_are_published_read_back_and_deduplicated,
     a_socket_resumes_where_it_stopped,
@@ -74,6 +75,23 @@ async fn a_scheduled_task_fires_and_its_events_arrive_in_order(cluster: Cluster)
     ledger::positions(&events, 1..=10).unwrap();
     let runs = succeeded(client, task.id, 10).await;
     assert!(runs.iter().all(|run| run.trigger == Trigger::Schedule && run.scheduled_for.is_some()));
+}
+
+async fn a_run_that_succeeded_publishes_again_when_it_is_retried(cluster: Cluster) {
+    let client = cluster.any();
+    create_room(client, "lobby").await;
+    let task = create_task(client, event_task("note", "lobby")).await;
+    let run = trigger(client, task.id).await;
+    for retries in 1..=2 {
+        assert_eq!(ended(client, run).await.state, RunState::Succeeded);
+        let events = client.history(&room("lobby"), 0, 500).await.unwrap().events;
+        assert_eq!(events.len(), retries, "each retry publishes once");
+        client.retry_run(run).await.unwrap();
+    }
+    ended(client, run).await;
+    let events = client.history(&room("lobby"), 0, 500).await.unwrap().events;
+    let ids: Vec<&str> = events.iter().map(|event| event.msg_id.as_str()).collect();
+    assert_eq!(ids, [run.to_string(), format!("{run}.1"), format!("{run}.2")]);
 }
 
 async fn a_triggered_run_carries_its_input(cluster: Cluster) {

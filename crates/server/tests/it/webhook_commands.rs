@@ -43,8 +43,16 @@ async fn whoever_has_the_secret_triggers_the_task() {
     assert_eq!(signed["body"], "{\"a\":\n1}");
     assert!(sh(&environment.says(&["webhook", "curl", "shop/paid"]))["run_id"].is_string());
 
+    let signs = cli.command(&["webhook", "add", "shop/paid", "--purpose", "sign"]).output().unwrap();
+    assert!(out(&signs).starts_with("whsec_") && err(&signs).contains("what the task sends"), "{}", err(&signs));
+    let foreign =
+        Cli { env: [cli.env.clone(), vec![("SWITCHBOARD_WEBHOOK_SECRET", out(&signs).trim().into())]].concat() };
+    assert_eq!(sh(&foreign.says(&["webhook", "curl", "shop/paid"]))["status"], 401, "it serves its own purpose only");
+    assert!(cli.fails(&["webhook", "add", "shop/paid", "--purpose", "both"]).contains("unknown purpose"));
+
     let listed = cli.gives(&["webhook", "list", "shop/paid"]);
-    assert_eq!(listed.as_array().unwrap().len(), 2);
+    assert_eq!(listed.as_array().unwrap().len(), 3);
+    assert!(cli.says(&["webhook", "list", "shop/paid"]).contains("sign"));
     assert!(cli.says(&["webhook", "list", "shop/paid"]).contains("EXPIRES"));
     let id = taken["webhook_secret"]["id"].as_str().unwrap();
     assert_eq!(cli.says(&["webhook", "delete", "shop/paid", id]), format!("Deleted webhook secret {id}.\n"));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use sqlx::postgres::PgRow;
-use sqlx::{FromRow as _, PgConnection, Row as _};
+use sqlx::{FromRow as _, Row as _};
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::RoomName;
 use switchboard_model::page::{Page, PageRequest};
@@ -21,6 +21,7 @@ use uuid::Uuid;
 use crate::connect::{Database, Session, Tx};
 use crate::context::{audit, claim, collided};
 use crate::error::fault;
+use crate::link::Link;
 use crate::rows::{EventRow, RoomRow, after_name, parsed};
 
 pub(crate) struct Rooms(pub(crate) Arc<Database>);
@@ -156,7 +157,7 @@ impl RoomStore for Rooms {
     }
 }
 
-async fn find(connection: &mut PgConnection, name: &RoomName) -> StoreResult<Option<Room>> {
+async fn find(connection: &mut Link, name: &RoomName) -> StoreResult<Option<Room>> {
     let row: Option<RoomRow> = sqlx::query_as(
         "-- rooms.find
          SELECT id, name, kind, epoch, top, first_kept, max_count, max_age_ms, max_bytes, created_at,

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
+use switchboard_model::run_rule::{Note, Step};
 use switchboard_store_api::{CancelOutcome, StoreResult, WriteContext};
 use uuid::Uuid;
 
@@ -24,7 +25,7 @@ pub(super) async fn cancel(database: &Arc<Database>, context: &WriteContext, id:
         Some(RunState::Running) => CancelOutcome::Requested,
         Some(_) => CancelOutcome::Cancelled,
     };
-    cancel_locked(&mut tx, &locked).await?;
+    cancel_locked(&mut tx, locked).await?;
     audit(&mut tx, context).await?;
     tx.commit().await?;
     Ok(outcome)
@@ -48,41 +49,45 @@ pub(crate) async fn cancel_active(tx: &mut Tx, tasks: &[Uuid]) -> StoreResult<()
     .await
     .map_err(fault)?;
     let runs = rows.into_iter().map(LockedRun::try_from).collect::<StoreResult<Vec<_>>>()?;
-    cancel_locked(tx, &runs).await
+    cancel_locked(tx, runs).await
 }
 
 /// Cancels locked runs that have not ended.
-async fn cancel_locked(tx: &mut Tx, runs: &[LockedRun]) -> StoreResult<()> {
-    let (running, idle): (Vec<&LockedRun>, Vec<&LockedRun>) =
-        runs.iter().partition(|run| run.state == RunState::Running);
+async fn cancel_locked(tx: &mut Tx, runs: Vec<LockedRun>) -> StoreResult<()> {
+    let (running, idle): (Vec<LockedRun>, Vec<LockedRun>) =
+        runs.into_iter().partition(|run| run.state == RunState::Running);
     request(tx, &running).await?;
+    cancel_idle(tx, &idle, None).await
+}
+
+/// Cancels locked runs that are not leased, for the reason in `note` if there is one.
+pub(super) async fn cancel_idle(tx: &mut Tx, idle: &[LockedRun], note: Option<&Note>) -> StoreResult<()> {
     if idle.is_empty() {
         return Ok(());
     }
     // A run that waits for its next attempt may hold a key; the others touch none.
-    let ids: Vec<Uuid> = idle.iter().map(|run| run.id).collect();
     let holds: Vec<(Uuid, String)> = sqlx::query_as(
         "-- runs.holds_of
          SELECT run_id, key FROM switchboard.run_holds WHERE run_id = ANY ($1)",
     )
-    .bind(ids)
+    .bind(idle.iter().map(|run| run.id).collect::<Vec<_>>())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
     let mut holds: HashMap<Uuid, String> = holds.into_iter().collect();
     let changes: Vec<Change> = idle
         .iter()
-        .map(|run| Change {
-            freed: holds.remove(&run.id).map(|key| (key, run.id)),
-            ..Change::to(run.id, RunState::Cancelled, run.attempt)
+        .map(|run| {
+            let step = Step { note: note.cloned(), ..Step::to(RunState::Cancelled, run.standing.attempt) };
+            Change { id: run.id, step, freed: holds.remove(&run.id) }
         })
         .collect();
     settle(tx, &changes).await
 }
 
 /// Asks the holders of running runs to stop; the first request counts.
-async fn request(tx: &mut Tx, running: &[&LockedRun]) -> StoreResult<()> {
-    let ids: Vec<Uuid> = running.iter().filter(|run| !run.is_to_be_cancelled).map(|run| run.id).collect();
+async fn request(tx: &mut Tx, running: &[LockedRun]) -> StoreResult<()> {
+    let ids: Vec<Uuid> = running.iter().filter(|run| !run.standing.is_to_be_cancelled).map(|run| run.id).collect();
     if ids.is_empty() {
         return Ok(());
     }

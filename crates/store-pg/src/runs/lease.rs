@@ -3,81 +3,195 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use sqlx::postgres::PgRow;
+use sqlx::{FromRow, Row as _};
 use switchboard_model::Timestamp;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{Fence, RunId, TaskId};
+use switchboard_model::limit::Rate;
 use switchboard_model::run::{LeasedRun, RunState, clean_error};
+use switchboard_model::run_rule::{Note, Step};
 use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
 use switchboard_store_api::{LeaseBatch, LeaseRequest, RenewOutcome, Renewal, StoreResult, WorkerKind};
 use uuid::Uuid;
 
-use super::finish::{Change, Note, settle};
+use super::finish::{Change, settle};
+use super::{permits, request};
 use crate::connect::{Database, Tx};
 use crate::error::fault;
 use crate::rows::{count, json};
 
-/// A ready run under its lock. It is leased already unless it needs a permit.
-#[derive(sqlx::FromRow)]
-struct PickedRow {
-    id: Uuid,
+/// A ready run under its lock, or one that a repeated request holds. It is leased already unless it needs a permit or
+/// a unit of a rate limit.
+#[derive(FromRow)]
+pub(super) struct PickedRow {
+    pub(super) id: Uuid,
     task_id: Uuid,
-    priority: i16,
-    run_at: Timestamp,
+    pub(super) priority: i16,
+    pub(super) run_at: Timestamp,
     scheduled_for: Option<Timestamp>,
-    /// Before this lease.
+    /// This lease included.
     attempt: i32,
     max_attempts: i32,
     is_reclaimed: bool,
+    retries: i32,
     timeout_ms: Option<i64>,
-    key: Option<String>,
-    key_max: Option<i32>,
+    pub(super) key: Option<String>,
+    pub(super) key_max: Option<i32>,
+    pub(super) pace_key: Option<String>,
+    pub(super) pace: Option<String>,
+    /// Whether the first run that waits for the same rate limit in the same pool goes before it; NULL if none waits.
+    pub(super) goes_first: Option<bool>,
     input: Option<String>,
-    fence: Option<i64>,
-    leased_at: Timestamp,
+    pub(super) fence: Option<i64>,
+    pub(super) leased_at: Timestamp,
+    /// Absent when the lease is new.
+    prolonged_until: Option<Timestamp>,
+}
+
+/// One row of a pass: what holds for all of it, and a run if there is any.
+struct PassRow {
+    is_new: bool,
+    limited: Vec<String>,
+    is_full: bool,
+    run: Option<PickedRow>,
+}
+
+impl FromRow<'_, PgRow> for PassRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<Self> {
+        let has_run = row.try_get::<Option<Uuid>, _>("id")?.is_some();
+        Ok(Self {
+            is_new: row.try_get("is_new")?,
+            limited: row.try_get("limited")?,
+            is_full: row.try_get("is_full")?,
+            run: if has_run { Some(PickedRow::from_row(row)?) } else { None },
+        })
+    }
+}
+
+/// What a pass found.
+struct Pass {
+    /// Whether nobody else is served under the same request, as far as this statement could see.
+    is_new: bool,
+    /// The keys of pools with a maximum, which were not looked at for want of the locks on them.
+    limited: Vec<String>,
+    /// Whether the maximum of a pool ended the pass.
+    is_full: bool,
+    picked: Vec<PickedRow>,
+}
+
+/// How an attempt to serve a request went.
+enum Served {
+    With(LeaseBatch),
+    /// An equal request was served at the same time, so this attempt does not count.
+    Twice,
 }
 
 pub(super) async fn lease(database: &Arc<Database>, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
     if request.pools.is_empty() || request.limit == 0 {
         return Ok(LeaseBatch::default());
     }
-    let mut tx = database.begin().await?;
-    let mut picked = pick(&mut tx, request).await?;
-    if picked.is_empty() {
-        return tx.undo(LeaseBatch::default()).await;
+    loop {
+        if let Served::With(batch) = serve(database, request).await? {
+            return Ok(batch);
+        }
     }
-    let again = if picked.iter().any(|run| run.key.is_some()) {
-        lease_keyed(&mut tx, request, &mut picked).await?
-    } else {
-        false
-    };
-    picked.retain(|run| run.fence.is_some());
-    picked.sort_by_key(|run| (run.priority, run.run_at, run.id));
-    let runs = hand_out(&mut tx, picked, request.lease).await?;
-    tx.commit().await?;
-    Ok(LeaseBatch { runs, again, paced_for: None })
 }
 
-/// Locks the first ready runs of each pool and leases those that need no permit.
-async fn pick(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<Vec<PickedRow>> {
+async fn serve(database: &Arc<Database>, request: &LeaseRequest) -> StoreResult<Served> {
+    let mut tx = database.begin().await?;
+    let mut pass = pick(&mut tx, request, None).await?;
+    if !pass.is_new {
+        let held = request::repeat(&mut tx, request).await?;
+        if !held.is_empty() {
+            let (runs, _) = hand_out(&mut tx, held, request).await?;
+            tx.commit().await?;
+            return Ok(Served::With(LeaseBatch { runs, ..LeaseBatch::default() }));
+        }
+        pass = pick(&mut tx, request, None).await?;
+    }
+    let mut batch = LeaseBatch::default();
+    if !pass.limited.is_empty() {
+        let locked = permits::lock_free(&mut tx, &pass.limited).await?;
+        batch.again = locked.len() < pass.limited.len();
+        pass = pick(&mut tx, request, Some(&locked)).await?;
+    }
+    batch.is_full = pass.is_full;
+    let mut picked = pass.picked;
+    if picked.is_empty() {
+        let is_doubled = request::is_doubled(&mut tx, request).await?;
+        return tx.undo(if is_doubled { Served::Twice } else { Served::With(batch) }).await;
+    }
+    picked.sort_by_key(|run| (run.priority, run.run_at, run.id));
+    if picked.iter().any(|run| run.fence.is_none()) {
+        let held_back = permits::lease(&mut tx, request, &mut picked).await?;
+        batch.again |= held_back.again;
+        batch.paced_for = held_back.paced_for;
+        picked.retain(|run| run.fence.is_some());
+    }
+    let (runs, is_doubled) = hand_out(&mut tx, picked, request).await?;
+    if is_doubled {
+        return tx.undo(Served::Twice).await;
+    }
+    batch.runs = runs;
+    tx.commit().await?;
+    Ok(Served::With(batch))
+}
+
+/// Locks the first ready runs of each pool and leases those that need neither a permit nor a unit of a rate limit.
+///
+/// How many runs of a pool with a maximum go on must be counted after the lock on its key, thus by a later statement:
+/// without `locked`, a pass that meets such pools makes their keys and picks nothing.
+async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) -> StoreResult<Pass> {
     // Rows are addressed by an array, and details by a subquery, because the planner then uses the primary
     // keys whatever it believes about the number of candidates.
-    sqlx::query_as(
+    let rows: Vec<PassRow> = sqlx::query_as(
         "-- runs.lease
-         WITH picked AS MATERIALIZED (
+         WITH asked AS MATERIALIZED (
+             SELECT $6::uuid IS NULL OR (
+                        pg_try_advisory_xact_lock(hashtextextended($6::text, 0))
+                        AND NOT EXISTS (
+                            SELECT FROM switchboard.runs
+                            WHERE lease_request = $6 AND state = 'running' AND lease_until > clock_timestamp()
+                        )) AS is_new
+         ),
+         fleet AS MATERIALIZED (
+             SELECT value::jsonb AS value FROM switchboard.settings WHERE name = 'fleet'
+         ),
+         served AS MATERIALIZED (
+             SELECT DISTINCT pool, (fleet.value -> 'pools' -> pool ->> 'max_running')::bigint AS max
+             FROM unnest($1::text[]) AS given (pool)
+             LEFT JOIN fleet ON true
+             WHERE (SELECT is_new FROM asked) AND NOT coalesce((fleet.value ->> 'pause_all')::boolean, false)
+         ),
+         made AS (
+             INSERT INTO switchboard.run_keys (key)
+             SELECT 'pool:' || pool FROM served WHERE max > 0 AND $7::text[] IS NULL ORDER BY 1
+             ON CONFLICT DO NOTHING
+         ),
+         open AS MATERIALIZED (
+             SELECT pool, max,
+                    CASE WHEN max IS NULL THEN $2
+                         WHEN 'pool:' || pool = ANY ($7) THEN greatest(0, max - (
+                             SELECT count(*) FROM switchboard.runs AS other
+                             WHERE other.state = 'running' AND other.pool = served.pool))
+                         ELSE 0
+                    END AS room
+             FROM served
+             WHERE $7 IS NOT NULL OR NOT EXISTS (SELECT FROM served WHERE max > 0)
+         ),
+         picked AS MATERIALIZED (
              SELECT ready.*
-             FROM unnest($1::text[]) AS served (pool)
+             FROM open
              CROSS JOIN LATERAL (
-                 SELECT id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed, timeout_ms,
-                        key, key_max
+                 SELECT id, task_id, pool, is_pull, priority, run_at, scheduled_for, attempt + 1 AS attempt,
+                        max_attempts, is_reclaimed, retries, timeout_ms, key, key_max, pace_key, pace
                  FROM switchboard.runs
-                 WHERE state = 'queued' AND pool = served.pool AND is_pull = $5
-                   AND NOT EXISTS (
-                       SELECT FROM switchboard.settings
-                       WHERE name = 'fleet' AND value::jsonb @> '{\"pause_all\": true}'
-                   )
+                 WHERE state = 'queued' AND pool = open.pool AND is_pull = $5
+                   AND (start_by IS NULL OR start_by > coalesce($8, statement_timestamp()))
                  ORDER BY priority, run_at, id
-                 LIMIT $2
+                 LIMIT least(open.room, $2)
                  FOR UPDATE SKIP LOCKED
              ) AS ready
              ORDER BY ready.priority, ready.run_at, ready.id
@@ -87,17 +201,31 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<Vec<PickedRow>
          leased AS (
              UPDATE switchboard.runs AS run
              SET state = 'running', attempt = run.attempt + 1, fence = nextval('switchboard.fences'),
-                 leased_by = $3, started_at = moment.now,
+                 leased_by = $3, started_at = moment.now, start_by = NULL, lease_request = $6,
                  lease_until = moment.now + $4 * interval '1 millisecond',
                  deadline_at = moment.now + run.timeout_ms * interval '1 millisecond'
              FROM moment
-             WHERE run.id = ANY (ARRAY (SELECT id FROM picked WHERE key IS NULL))
+             WHERE run.id = ANY (ARRAY (SELECT id FROM picked WHERE key IS NULL AND pace_key IS NULL))
              RETURNING run.id, run.fence
          )
-         SELECT picked.*, leased.fence, moment.now AS leased_at,
+         SELECT asked.is_new,
+                ARRAY (SELECT 'pool:' || pool FROM served WHERE max > 0 AND $7 IS NULL) AS limited,
+                EXISTS (
+                    SELECT FROM open
+                    WHERE max > 0 AND room <= (SELECT count(*) FROM picked WHERE picked.pool = open.pool)
+                ) AS is_full,
+                picked.*, leased.fence, moment.now AS leased_at, NULL::timestamptz AS prolonged_until,
+                CASE WHEN picked.pace_key IS NOT NULL THEN (
+                    SELECT (first.priority, first.run_at, first.id) < (picked.priority, picked.run_at, picked.id)
+                    FROM switchboard.runs AS first
+                    WHERE first.state = 'waiting' AND first.is_paced AND first.pace_key = picked.pace_key
+                      AND first.pool = picked.pool AND first.is_pull = picked.is_pull
+                    ORDER BY first.priority, first.run_at, first.id LIMIT 1
+                ) END AS goes_first,
                 (SELECT input FROM switchboard.run_details WHERE run_id = picked.id) AS input
-         FROM picked
+         FROM asked
          CROSS JOIN moment
+         LEFT JOIN picked ON true
          LEFT JOIN leased ON leased.id = picked.id",
     )
     .bind(request.pools.iter().map(|pool| pool.as_str()).collect::<Vec<_>>())
@@ -105,167 +233,69 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<Vec<PickedRow>
     .bind(request.holder.as_str())
     .bind(request.lease.as_millis_i64())
     .bind(request.kind == WorkerKind::External)
+    .bind(request.request)
+    .bind(locked)
+    .bind(tx.set_time())
     .fetch_all(&mut **tx)
-    .await
-    .map_err(fault)
-}
-
-/// Leases the runs for which a permit is free, and moves those to `waiting` for which none is. Returns
-/// whether another pass may find more.
-async fn lease_keyed(tx: &mut Tx, request: &LeaseRequest, picked: &mut [PickedRow]) -> StoreResult<bool> {
-    let wanted: BTreeSet<&str> = picked.iter().filter_map(|run| run.key.as_deref()).collect();
-    let locked = lock_free_keys(tx, &wanted).await?;
-    let has_skipped = locked.len() < wanted.len();
-    let mut held = count_holds(tx, &locked, picked).await?;
-
-    let mut plan = KeyedPlan::default();
-    picked.sort_by_key(|run| (run.priority, run.run_at, run.id));
-    for run in &*picked {
-        let Some(holds) = run.key.as_deref().and_then(|key| held.get_mut(key)) else { continue };
-        if holds.of_candidates.contains(&run.id) {
-            plan.leased.push(run.id);
-        } else if holds.held < count(run.key_max.unwrap_or(1).into()) {
-            holds.held += 1;
-            plan.leased.push(run.id);
-            plan.granted.push(run.id);
-        } else {
-            plan.waiting.push(run.id);
-        }
-    }
-    let leased = plan.apply(tx, request).await?;
-    for run in picked.iter_mut() {
-        if let Some((fence, leased_at)) = leased.get(&run.id) {
-            (run.fence, run.leased_at) = (Some(*fence), *leased_at);
-        }
-    }
-    Ok(has_skipped || !plan.waiting.is_empty())
-}
-
-/// Makes missing keys and locks, in their order, those that nobody else holds.
-async fn lock_free_keys(tx: &mut Tx, wanted: &BTreeSet<&str>) -> StoreResult<Vec<String>> {
-    let wanted: Vec<&str> = wanted.iter().copied().collect();
-    sqlx::query(
-        "-- runs.make_keys
-         INSERT INTO switchboard.run_keys (key)
-         SELECT key FROM unnest($1::text[]) AS wanted (key) ORDER BY key
-         ON CONFLICT DO NOTHING",
-    )
-    .bind(&wanted)
-    .execute(&mut **tx)
     .await
     .map_err(fault)?;
-    sqlx::query_scalar(
-        "-- runs.lock_free_keys
-         SELECT key FROM switchboard.run_keys WHERE key = ANY ($1) ORDER BY key FOR UPDATE SKIP LOCKED",
-    )
-    .bind(&wanted)
-    .fetch_all(&mut **tx)
-    .await
-    .map_err(fault)
+    let mut pass = Pass { is_new: false, limited: Vec::new(), is_full: false, picked: Vec::new() };
+    for row in rows {
+        (pass.is_new, pass.limited, pass.is_full) = (row.is_new, row.limited, row.is_full);
+        pass.picked.extend(row.run);
+    }
+    Ok(pass)
 }
 
-/// The holds on a key.
-#[derive(Default)]
-struct Holds {
-    held: u64,
-    /// Candidates that kept their hold from an earlier attempt.
-    of_candidates: Vec<Uuid>,
+/// A task of leased runs, and what concerns the request as a whole.
+#[derive(FromRow)]
+struct TaskRow {
+    id: Uuid,
+    name: String,
+    spec: String,
+    is_doubled: bool,
 }
 
-async fn count_holds(tx: &mut Tx, keys: &[String], picked: &[PickedRow]) -> StoreResult<HashMap<String, Holds>> {
-    let rows: Vec<(String, i64, Vec<Uuid>)> = sqlx::query_as(
-        "-- runs.count_holds
-         SELECT key, count(*), coalesce(array_agg(run_id) FILTER (WHERE run_id = ANY ($2)), '{}')
-         FROM switchboard.run_holds WHERE key = ANY ($1) GROUP BY key",
+/// Adds to the leased runs what their tasks say; a run whose task cannot be read ends here. Tells too whether an equal
+/// request has leased other runs meanwhile, which only a statement after the lock on the request can see.
+async fn hand_out(tx: &mut Tx, picked: Vec<PickedRow>, request: &LeaseRequest) -> StoreResult<(Vec<LeasedRun>, bool)> {
+    let ids: BTreeSet<Uuid> = picked.iter().map(|run| run.task_id).collect();
+    let rows: Vec<TaskRow> = sqlx::query_as(
+        "-- tasks.of_leased_runs
+         SELECT id, name, spec, EXISTS (
+                    SELECT FROM switchboard.runs AS other
+                    WHERE other.lease_request = $2 AND other.state = 'running' AND other.id <> ALL ($3)
+                      AND other.lease_until > statement_timestamp()
+                ) AS is_doubled
+         FROM switchboard.tasks WHERE id = ANY ($1)",
     )
-    .bind(keys)
+    .bind(ids.into_iter().collect::<Vec<_>>())
+    .bind(request.request)
     .bind(picked.iter().map(|run| run.id).collect::<Vec<_>>())
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    let mut holds: HashMap<_, _> = keys.iter().map(|key| (key.clone(), Holds::default())).collect();
-    holds.extend(rows.into_iter().map(|(key, held, of_candidates)| (key, Holds { held: count(held), of_candidates })));
-    Ok(holds)
-}
-
-/// What becomes of the runs that need a permit.
-#[derive(Default)]
-struct KeyedPlan {
-    leased: Vec<Uuid>,
-    /// The leased runs that get a new hold.
-    granted: Vec<Uuid>,
-    waiting: Vec<Uuid>,
-}
-
-impl KeyedPlan {
-    async fn apply(&self, tx: &mut Tx, request: &LeaseRequest) -> StoreResult<HashMap<Uuid, (i64, Timestamp)>> {
-        if self.leased.is_empty() && self.waiting.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let leased: Vec<(Uuid, i64, Timestamp)> = sqlx::query_as(
-            "-- runs.lease_keyed
-             WITH moment AS MATERIALIZED (SELECT clock_timestamp() AS now),
-             waiting AS (
-                 UPDATE switchboard.runs SET state = 'waiting' WHERE id = ANY ($2)
-             ),
-             granted AS (
-                 INSERT INTO switchboard.run_holds (key, run_id)
-                 SELECT key, id FROM switchboard.runs WHERE id = ANY ($3)
-             )
-             UPDATE switchboard.runs AS run
-             SET state = 'running', attempt = run.attempt + 1, fence = nextval('switchboard.fences'),
-                 leased_by = $4, started_at = moment.now,
-                 lease_until = moment.now + $5 * interval '1 millisecond',
-                 deadline_at = moment.now + run.timeout_ms * interval '1 millisecond'
-             FROM moment
-             WHERE run.id = ANY ($1)
-             RETURNING run.id, run.fence, moment.now",
-        )
-        .bind(&self.leased)
-        .bind(&self.waiting)
-        .bind(&self.granted)
-        .bind(request.holder.as_str())
-        .bind(request.lease.as_millis_i64())
-        .fetch_all(&mut **tx)
-        .await
-        .map_err(fault)?;
-        Ok(leased.into_iter().map(|(id, fence, leased_at)| (id, (fence, leased_at))).collect())
-    }
-}
-
-/// Adds to the leased runs what their tasks say; a run whose task cannot be read ends here.
-async fn hand_out(tx: &mut Tx, picked: Vec<PickedRow>, lease: Span) -> StoreResult<Vec<LeasedRun>> {
-    let ids: BTreeSet<Uuid> = picked.iter().map(|run| run.task_id).collect();
-    let rows: Vec<(Uuid, String, String)> = sqlx::query_as(
-        "-- tasks.of_leased_runs
-         SELECT id, name, spec FROM switchboard.tasks WHERE id = ANY ($1)",
-    )
-    .bind(ids.into_iter().collect::<Vec<_>>())
-    .fetch_all(&mut **tx)
-    .await
-    .map_err(fault)?;
+    let is_doubled = rows.iter().any(|row| row.is_doubled);
     let mut tasks: HashMap<Uuid, Result<(TaskName, TaskSpec), String>> = HashMap::new();
-    for (id, name, spec) in rows {
+    for TaskRow { id, name, spec, .. } in rows {
         tasks.insert(id, read_task(&name, &spec).map_err(|error| clean_error(&error)));
     }
     let mut runs = Vec::with_capacity(picked.len());
     let mut unreadable = Vec::new();
     for run in picked {
         let task = tasks.get(&run.task_id).cloned().unwrap_or_else(|| Err("the task of the run is gone".to_owned()));
-        let id = run.id;
-        let (attempt, key) = (run.attempt + 1, run.key.clone());
-        match task.and_then(|task| leased_run(run, lease, task)) {
+        let (id, attempt, key) = (run.id, run.attempt.cast_unsigned(), run.key.clone());
+        match task.and_then(|task| leased_run(run, request.lease, task)) {
             Ok(run) => runs.push(run),
             Err(error) => {
                 tracing::error!(run = %id, %error, "a run that cannot be read ends as failed");
-                let note = Some(Note { run: id, result: None, error: Some(error) });
-                let freed = key.map(|key| (key, id));
-                unreadable.push(Change { note, freed, ..Change::to(id, RunState::Failed, attempt) });
+                let step = Step { note: Some(Note::of_error(&error)), ..Step::to(RunState::Failed, attempt) };
+                unreadable.push(Change { id, step, freed: key });
             }
         }
     }
     settle(tx, &unreadable).await?;
-    Ok(runs)
+    Ok((runs, is_doubled))
 }
 
 fn read_task(name: &str, spec: &str) -> Result<(TaskName, TaskSpec), String> {
@@ -275,18 +305,22 @@ fn read_task(name: &str, spec: &str) -> Result<(TaskName, TaskSpec), String> {
 }
 
 fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpec)) -> Result<LeasedRun, String> {
+    if let Some(Err(error)) = run.pace.as_deref().map(str::parse::<Rate>) {
+        return Err(format!("the rate limit of the run cannot be read: {error}"));
+    }
     Ok(LeasedRun {
         id: RunId::from_uuid(run.id),
         task_id: TaskId::from_uuid(run.task_id),
         task_name,
         fence: Fence(run.fence.unwrap_or_default()),
-        attempt: (run.attempt + 1).cast_unsigned(),
+        attempt: run.attempt.cast_unsigned(),
         max_attempts: run.max_attempts.cast_unsigned(),
         reclaimed: run.is_reclaimed,
+        retries: run.retries.cast_unsigned(),
         scheduled_for: run.scheduled_for,
         run_at: run.run_at,
         leased_at: run.leased_at,
-        lease_until: run.leased_at + lease.to_delta(),
+        lease_until: run.prolonged_until.unwrap_or_else(|| run.leased_at + lease.to_delta()),
         timeout: run.timeout_ms.map(|ms| Span::from_millis(count(ms))),
         backoff: spec.backoff,
         action: spec.action,

@@ -1,28 +1,37 @@
-//! Runs: reads, lists and pruning, and what the files of triggers, leases and endings share.
+//! Runs: reads and lists, and what the files of triggers, leases and endings share.
 
 pub(crate) mod cancel;
+mod dedupe;
 mod finish;
+pub(crate) mod insert;
 mod lease;
+mod permits;
+mod promote;
 mod recover;
+mod request;
+mod retry;
+mod sweep;
 pub(crate) mod trigger;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use switchboard_model::ids::{Fence, RunId};
+use switchboard_model::ids::{Fence, RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::{Finish, NewRun, Run, RunState};
+use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run, RunState};
+use switchboard_model::run_rule::Standing;
 use switchboard_model::span::Span;
 use switchboard_store_api::{
-    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
-    RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome, WriteContext, Written,
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome,
+    WriteContext, Written,
 };
 use uuid::Uuid;
 
 use crate::connect::{Database, Tx};
 use crate::context::twice;
 use crate::error::fault;
-use crate::rows::{RunRow, after_id, count, parsed};
+use crate::rows::{OccurrenceRow, RunRow, after_id, parsed, storable_instant};
 
 pub(crate) struct Runs(pub(crate) Arc<Database>);
 
@@ -31,6 +40,11 @@ impl RunStore for Runs {
     #[tracing::instrument(name = "db.runs.trigger", level = "debug", skip_all)]
     async fn trigger(&self, context: &WriteContext, run: &NewRun) -> StoreResult<Written<TriggerOutcome>> {
         twice(|| trigger::trigger(&self.0, context, run)).await
+    }
+
+    #[tracing::instrument(name = "db.runs.trigger_many", level = "debug", skip_all)]
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+        twice(|| trigger::trigger_many(&self.0, context, runs)).await
     }
 
     #[tracing::instrument(name = "db.runs.get", level = "debug", skip_all)]
@@ -77,6 +91,26 @@ impl RunStore for Runs {
         Ok(Page::from_rows(runs, page.limit, |run| run.id.to_string()))
     }
 
+    #[tracing::instrument(name = "db.runs.of_occurrences", level = "debug", skip_all)]
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
+        let mut session = self.0.session().await?;
+        let rows: Vec<OccurrenceRow> = sqlx::query_as(
+            "-- runs.of_occurrences
+             SELECT id, scheduled_for, state, trigger, started_at, finished_at, error
+             FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
+             WHERE task_id = $1 AND scheduled_for BETWEEN $2 AND $3
+             ORDER BY scheduled_for DESC LIMIT $4",
+        )
+        .bind(task.as_uuid())
+        .bind(storable_instant(range.from))
+        .bind(storable_instant(range.to))
+        .bind(i64::from(range.limit))
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
+        rows.into_iter().map(OccurrenceRun::try_from).collect()
+    }
+
     #[tracing::instrument(name = "db.runs.lease", level = "debug", skip_all)]
     async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
         lease::lease(&self.0, request).await
@@ -99,7 +133,7 @@ impl RunStore for Runs {
 
     #[tracing::instrument(name = "db.runs.promote", level = "debug", skip_all)]
     async fn promote(&self, limit: u32) -> StoreResult<PromoteReport> {
-        recover::promote(&self.0, limit).await
+        promote::promote(&self.0, limit).await
     }
 
     #[tracing::instrument(name = "db.runs.cancel", level = "debug", skip_all)]
@@ -109,45 +143,17 @@ impl RunStore for Runs {
 
     #[tracing::instrument(name = "db.runs.retry", level = "debug", skip_all)]
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
-        twice(|| trigger::retry(&self.0, context, id)).await
+        twice(|| retry::retry(&self.0, context, id)).await
+    }
+
+    #[tracing::instrument(name = "db.runs.redrive", level = "debug", skip_all)]
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
+        twice(|| retry::redrive(&self.0, context, which, limit)).await
     }
 
     #[tracing::instrument(name = "db.runs.sweep", level = "debug", skip_all)]
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
-        let mut session = self.0.session().await?;
-        let deleted = sqlx::query_scalar(
-            "-- runs.sweep
-             WITH old AS MATERIALIZED (
-                 SELECT id FROM switchboard.runs
-                 WHERE finished_at IS NOT NULL
-                   AND finished_at < statement_timestamp() - $1 * interval '1 millisecond'
-                 ORDER BY finished_at LIMIT $2 FOR UPDATE SKIP LOCKED
-             ),
-             old_skips AS MATERIALIZED (
-                 SELECT task_id, from_at, cause FROM switchboard.task_skips
-                 WHERE to_at < statement_timestamp() - $1 * interval '1 millisecond'
-                 ORDER BY to_at LIMIT $2 FOR UPDATE SKIP LOCKED
-             ),
-             runs AS (
-                 DELETE FROM switchboard.runs WHERE id = ANY (ARRAY (SELECT id FROM old)) RETURNING id
-             ),
-             details AS (
-                 DELETE FROM switchboard.run_details WHERE run_id = ANY (ARRAY (SELECT id FROM old))
-             ),
-             skips AS (
-                 DELETE FROM switchboard.task_skips AS skip USING old_skips AS old
-                 WHERE skip.task_id = old.task_id AND skip.from_at = old.from_at AND skip.cause = old.cause
-                 RETURNING skip.task_id
-             )
-             SELECT (SELECT count(*) FROM runs) + (SELECT count(*) FROM skips)",
-        )
-        .bind(age.as_millis_i64())
-        .bind(i64::from(limit))
-        .fetch_one(&mut *session)
-        .await
-        .map_err(fault)?;
-        session.commit().await?;
-        Ok(count(deleted))
+        sweep::sweep(&self.0, age, limit).await
     }
 }
 
@@ -159,19 +165,8 @@ struct LockedRun {
     id: Uuid,
     state: RunState,
     fence: Fence,
-    attempt: i32,
-    max_attempts: i32,
+    standing: Standing,
     key: Option<String>,
-    is_to_be_cancelled: bool,
-    is_past_deadline: bool,
-}
-
-impl LockedRun {
-    /// Returns the key that a run gives back when it leaves `running` for `next`. A key that keeps
-    /// the runs of a task apart is held until the run has ended; any other only while it runs.
-    fn key_freed_by(&self, next: RunState) -> Option<&str> {
-        self.key.as_deref().filter(|key| next.is_terminal() || !key.starts_with("task:"))
-    }
 }
 
 #[derive(sqlx::FromRow)]
@@ -194,11 +189,13 @@ impl TryFrom<LockedRow> for LockedRun {
             id: row.id,
             state: parsed("run", &row.state)?,
             fence: Fence(row.fence),
-            attempt: row.attempt,
-            max_attempts: row.max_attempts,
+            standing: Standing {
+                attempt: row.attempt.cast_unsigned(),
+                max_attempts: row.max_attempts.cast_unsigned(),
+                is_to_be_cancelled: row.is_to_be_cancelled,
+                is_past_deadline: row.is_past_deadline,
+            },
             key: row.key,
-            is_to_be_cancelled: row.is_to_be_cancelled,
-            is_past_deadline: row.is_past_deadline,
         })
     }
 }

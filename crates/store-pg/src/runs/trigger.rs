@@ -1,23 +1,22 @@
-//! Triggers and retries: runs that somebody asks for, under the overlap policy of their task.
+//! Triggers: runs that somebody asks for, one or many, under the overlap policies of their tasks.
 
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
-use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::json_text::JsonText;
-use switchboard_model::run::{NewRun, RunState, Trigger};
-use switchboard_model::span::Span;
+use switchboard_model::run::{NewRun, Trigger};
 use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{OnceRecord, RetryOutcome, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
+use switchboard_store_api::{OnceRecord, StoreError, StoreResult, TriggerOutcome, WriteContext, Written};
 use uuid::Uuid;
 
 use super::cancel::cancel_active;
-use super::lock;
+use super::dedupe::{Forever, active_with_keys};
+use super::insert::{Draft, insert};
 use crate::connect::{Database, Tx};
 use crate::context::{audit, claim, collided, complete};
 use crate::error::fault;
-use crate::rows::int;
 
 pub(super) async fn trigger(
     database: &Arc<Database>,
@@ -28,7 +27,7 @@ pub(super) async fn trigger(
     if let Some(before) = claim(&mut tx, context, run.id.as_uuid()).await? {
         return tx.undo(before).await;
     }
-    let outcome = place_one(&mut tx, run).await?;
+    let outcome = place(&mut tx, std::slice::from_ref(run)).await?.pop().ok_or_else(collided)?;
     match outcome {
         TriggerOutcome::Created(_) => {}
         TriggerOutcome::Adopted(id) => {
@@ -36,93 +35,182 @@ pub(super) async fn trigger(
         }
         refused => return tx.undo(Written::Now(refused)).await,
     }
+    commit(tx, context).await?;
+    Ok(Written::Now(outcome))
+}
+
+pub(super) async fn trigger_many(
+    database: &Arc<Database>,
+    context: &WriteContext,
+    runs: &[NewRun],
+) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+    let Some(first) = runs.first() else { return Ok(Written::Now(vec![])) };
+    let mut tx = database.begin().await?;
+    if let Some(before) = claim(&mut tx, context, first.id.as_uuid()).await? {
+        return tx.undo(before).await;
+    }
+    let outcomes = place(&mut tx, runs).await?;
+    if !outcomes.iter().any(has_effect) {
+        return tx.undo(Written::Now(outcomes)).await;
+    }
+    if context.once.is_some() {
+        let result = JsonText::encode(&outcomes).map_err(|error| StoreError::Backend(error.into()))?;
+        complete(&mut tx, context, &OnceRecord { result_id: first.id.as_uuid(), result: Some(result) }).await?;
+    }
+    commit(tx, context).await?;
+    Ok(Written::Now(outcomes))
+}
+
+const fn has_effect(outcome: &TriggerOutcome) -> bool {
+    matches!(outcome, TriggerOutcome::Created(_) | TriggerOutcome::Adopted(_))
+}
+
+async fn commit(mut tx: Tx, context: &WriteContext) -> StoreResult<()> {
     audit(&mut tx, context).await?;
     fail_point::hit(FailPoint::BeforeTriggerCommit);
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterTriggerCommit);
-    Ok(Written::Now(outcome))
+    Ok(())
 }
 
-/// Makes runs in order, each under the overlap policy of its task; returns one outcome for each.
+/// Makes runs in order, or says of each what is in its way. When none has an effect, the caller rolls back.
+///
+/// Runs of tasks that let them go side by side are inserted by one statement.
 pub(crate) async fn place(tx: &mut Tx, runs: &[NewRun]) -> StoreResult<Vec<TriggerOutcome>> {
-    let tasks: Vec<Uuid> = runs.iter().map(|run| run.task_id.as_uuid()).collect();
-    lock_in_order(tx, &tasks).await?;
-    let mut outcomes = Vec::with_capacity(runs.len());
-    for run in runs {
-        outcomes.push(place_one(tx, run).await?);
+    let mut forever = Forever::claim(tx, runs).await?;
+    let mut specs = BTreeMap::new();
+    for (id, spec) in lock_tasks(tx, runs.iter().map(|run| run.task_id)).await? {
+        specs.insert(id, spec?);
     }
+    let mut outcomes = vec![TriggerOutcome::TaskNotFound; runs.len()];
+    let mut beside = Vec::new();
+    for (run, outcome) in runs.iter().zip(&mut outcomes) {
+        let Some(spec) = specs.get(&run.task_id) else { continue };
+        if spec.overlap == Overlap::Allow {
+            beside.push(Wanted { run, spec, outcome });
+            continue;
+        }
+        *outcome = match forever.holder(run) {
+            Some(holder) => TriggerOutcome::Duplicate(holder),
+            None => place_one(tx, run, spec).await?,
+        };
+        if let TriggerOutcome::Created(id) | TriggerOutcome::Adopted(id) = *outcome {
+            forever.give(run, Some(id));
+        }
+    }
+    place_beside(tx, beside, &mut forever).await?;
+    forever.settle(tx).await?;
     Ok(outcomes)
 }
 
-/// Makes a run under the overlap policy of its task, if that allows it.
-async fn place_one(tx: &mut Tx, run: &NewRun) -> StoreResult<TriggerOutcome> {
-    let Some(spec) = lock_task(tx, run.task_id).await? else { return Ok(TriggerOutcome::TaskNotFound) };
-    if let Some(outcome) = obstacle(tx, run, &spec).await? {
+/// A run that is asked for, and what came of it.
+struct Wanted<'a, 'o> {
+    run: &'a NewRun,
+    spec: &'a TaskSpec,
+    outcome: &'o mut TriggerOutcome,
+}
+
+fn draft<'a>(run: &'a NewRun, spec: &'a TaskSpec) -> Draft<'a> {
+    Draft {
+        id: run.id,
+        task_id: run.task_id,
+        spec,
+        trigger: run.trigger,
+        scheduled_for: None,
+        delay: run.delay,
+        dedupe_key: run.dedupe_key.as_ref(),
+        input: run.input.as_ref(),
+    }
+}
+
+/// Makes runs that nothing but their deduplication keys can be in the way of.
+async fn place_beside<'a>(tx: &mut Tx, mut wanted: Vec<Wanted<'a, '_>>, forever: &mut Forever<'a>) -> StoreResult<()> {
+    let key = |run: &NewRun| run.dedupe_key.as_ref().map(|key| (run.task_id, key.to_string()));
+    let mut holders = active_with_keys(tx, wanted.iter().map(|wanted| wanted.run)).await?;
+    let mut drafts = Vec::new();
+    for Wanted { run, spec, outcome } in &mut wanted {
+        let key = key(run);
+        if let Some(holder) = forever.holder(run).or_else(|| holders.get(key.as_ref()?).copied()) {
+            **outcome = TriggerOutcome::Duplicate(holder);
+            continue;
+        }
+        **outcome = TriggerOutcome::Created(run.id);
+        forever.give(run, Some(run.id));
+        holders.extend(key.map(|key| (key, run.id)));
+        drafts.push(draft(run, spec));
+    }
+    let made = insert(tx, &drafts).await?;
+    let lost: HashSet<RunId> = drafts.iter().map(|draft| draft.id).filter(|id| !made.contains(&id.as_uuid())).collect();
+    if lost.is_empty() {
+        return Ok(());
+    }
+    // Runs with the same keys were committed meanwhile; the next look finds them.
+    let holders = active_with_keys(tx, wanted.iter().map(|wanted| wanted.run)).await?;
+    for Wanted { run, outcome, .. } in &mut wanted {
+        if let TriggerOutcome::Created(id) | TriggerOutcome::Duplicate(id) = **outcome
+            && lost.contains(&id)
+        {
+            let holder = key(run).and_then(|key| holders.get(&key).copied()).ok_or_else(collided)?;
+            **outcome = TriggerOutcome::Duplicate(holder);
+            forever.give(run, None);
+        }
+    }
+    Ok(())
+}
+
+/// Makes one run under an overlap policy, and the lock on its task that goes with it.
+async fn place_one(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<TriggerOutcome> {
+    if let Some(outcome) = obstacle(tx, run, spec).await? {
         return Ok(outcome);
     }
     if spec.overlap == Overlap::Replace {
         cancel_active(tx, &[run.task_id.as_uuid()]).await?;
     }
-    if !insert(tx, run, &spec).await? {
-        return active_with_key(tx, run).await?.map(TriggerOutcome::Duplicate).ok_or_else(collided);
+    if insert(tx, &[draft(run, spec)]).await?.is_empty() {
+        let other = active_with_key(tx, run).await?.ok_or_else(collided)?;
+        return Ok(TriggerOutcome::Duplicate(other));
     }
     Ok(TriggerOutcome::Created(run.id))
 }
 
-/// Locks those of the tasks whose policy asks for it, in the order of their ids, so that runs of many tasks can be
-/// made in any order.
-async fn lock_in_order(tx: &mut Tx, tasks: &[Uuid]) -> StoreResult<()> {
-    let specs: Vec<(Uuid, String)> = sqlx::query_as(
-        "-- tasks.read_policies
-         SELECT id, spec FROM switchboard.tasks WHERE id = ANY ($1) AND deleted_at IS NULL",
+/// Locks tasks in the order of their ids, as strongly as their policies ask for, and reads their definitions. Deleted
+/// tasks are left out.
+pub(super) async fn lock_tasks(
+    tx: &mut Tx,
+    ids: impl Iterator<Item = TaskId>,
+) -> StoreResult<BTreeMap<TaskId, StoreResult<TaskSpec>>> {
+    let ids: Vec<Uuid> = ids.map(|id| id.as_uuid()).collect::<BTreeSet<_>>().into_iter().collect();
+    let shared: Vec<(Uuid, String)> = sqlx::query_as(
+        "-- tasks.share
+         SELECT id, spec FROM switchboard.tasks WHERE id = ANY ($1) AND deleted_at IS NULL ORDER BY id FOR KEY SHARE",
     )
-    .bind(tasks)
+    .bind(ids)
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    let is_exclusive = |spec: String| read(spec).is_ok_and(|spec| spec.overlap != Overlap::Allow);
-    let exclusive: Vec<Uuid> = specs.into_iter().filter_map(|(id, spec)| is_exclusive(spec).then_some(id)).collect();
-    if exclusive.is_empty() {
-        return Ok(());
+    let mut specs: BTreeMap<_, _> = shared.into_iter().map(read).collect();
+    let is_governed = |spec: &StoreResult<TaskSpec>| spec.as_ref().is_ok_and(|spec| spec.overlap != Overlap::Allow);
+    let governed: Vec<Uuid> =
+        specs.iter().filter(|(_, spec)| is_governed(spec)).map(|(id, _): (&TaskId, _)| id.as_uuid()).collect();
+    if governed.is_empty() {
+        return Ok(specs);
     }
-    sqlx::query(
-        "-- tasks.lock_in_order
-         SELECT FROM switchboard.tasks WHERE id = ANY ($1) ORDER BY id FOR NO KEY UPDATE",
-    )
-    .bind(exclusive)
-    .execute(&mut **tx)
-    .await
-    .map_err(fault)?;
-    Ok(())
-}
-
-/// Locks a task as strongly as its policy asks for and reads its definition.
-async fn lock_task(tx: &mut Tx, id: TaskId) -> StoreResult<Option<TaskSpec>> {
-    let shared: Option<String> = sqlx::query_scalar(
-        "-- tasks.share
-         SELECT spec FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL FOR KEY SHARE",
-    )
-    .bind(id.as_uuid())
-    .fetch_optional(&mut **tx)
-    .await
-    .map_err(fault)?;
-    let Some(spec) = shared.map(read).transpose()? else { return Ok(None) };
-    if spec.overlap == Overlap::Allow {
-        return Ok(Some(spec));
-    }
-    let locked: Option<String> = sqlx::query_scalar(
+    let locked: Vec<(Uuid, String)> = sqlx::query_as(
         "-- tasks.lock_for_trigger
-         SELECT spec FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE",
+         SELECT id, spec FROM switchboard.tasks
+         WHERE id = ANY ($1) AND deleted_at IS NULL ORDER BY id FOR NO KEY UPDATE",
     )
-    .bind(id.as_uuid())
-    .fetch_optional(&mut **tx)
+    .bind(&governed)
+    .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    locked.map(read).transpose()
+    specs.retain(|_, spec| !is_governed(spec));
+    specs.extend(locked.into_iter().map(read));
+    Ok(specs)
 }
 
-fn read(spec: String) -> StoreResult<TaskSpec> {
-    serde_json::from_str(&spec).map_err(|error| StoreError::corrupt("task", error))
+fn read((id, spec): (Uuid, String)) -> (TaskId, StoreResult<TaskSpec>) {
+    (TaskId::from_uuid(id), serde_json::from_str(&spec).map_err(|error| StoreError::corrupt("task", error)))
 }
 
 /// Says what makes a new run impossible or needless, if anything does, under the lock on its task.
@@ -132,14 +220,16 @@ async fn obstacle(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<Opt
     {
         return Ok(Some(TriggerOutcome::Duplicate(other)));
     }
-    Ok(match spec.overlap {
-        Overlap::Allow | Overlap::Replace => None,
-        Overlap::Skip if run.trigger == Trigger::Webhook => adoption(tx, run.task_id).await?,
-        Overlap::Skip => active(tx, run.task_id).await?.oldest.map(TriggerOutcome::Active),
-        Overlap::Queue => {
-            let is_full = active(tx, run.task_id).await?.runs >= u64::from(spec.queue_max);
-            is_full.then_some(TriggerOutcome::QueueFull)
-        }
+    match spec.overlap {
+        Overlap::Allow | Overlap::Replace => return Ok(None),
+        Overlap::Skip if run.trigger == Trigger::Webhook => return adoption(tx, run.task_id).await,
+        Overlap::Skip | Overlap::Queue => {}
+    }
+    let active = active(tx, run.task_id).await?;
+    Ok(match active.first() {
+        _ if spec.room(active.len() as u64) > 0 => None,
+        Some(oldest) if spec.overlap == Overlap::Skip => Some(TriggerOutcome::Active(*oldest)),
+        _ => Some(TriggerOutcome::QueueFull),
     })
 }
 
@@ -162,13 +252,8 @@ async fn adoption(tx: &mut Tx, task: TaskId) -> StoreResult<Option<TriggerOutcom
     Ok(adopted.or_else(|| active.first().map(|(id, _)| TriggerOutcome::Active(RunId::from_uuid(*id)))))
 }
 
-/// The active runs of a task.
-struct Active {
-    runs: u64,
-    oldest: Option<RunId>,
-}
-
-async fn active(tx: &mut Tx, task: TaskId) -> StoreResult<Active> {
+/// Reads the active runs of a task, oldest first.
+async fn active(tx: &mut Tx, task: TaskId) -> StoreResult<Vec<RunId>> {
     let ids: Vec<Uuid> = sqlx::query_scalar(
         "-- runs.active_of_task
          SELECT id FROM switchboard.runs
@@ -178,138 +263,9 @@ async fn active(tx: &mut Tx, task: TaskId) -> StoreResult<Active> {
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    Ok(Active { runs: ids.len() as u64, oldest: ids.first().copied().map(RunId::from_uuid) })
+    Ok(ids.into_iter().map(RunId::from_uuid).collect())
 }
 
 async fn active_with_key(tx: &mut Tx, run: &NewRun) -> StoreResult<Option<RunId>> {
-    let id = sqlx::query_scalar(
-        "-- runs.active_with_dedupe_key
-         SELECT id FROM switchboard.runs
-         WHERE task_id = $1 AND dedupe_key = $2 AND state IN ('scheduled', 'queued', 'waiting', 'running')",
-    )
-    .bind(run.task_id.as_uuid())
-    .bind(run.dedupe_key.as_ref().map(|key| key.as_str()))
-    .fetch_optional(&mut **tx)
-    .await
-    .map_err(fault)?;
-    Ok(id.map(RunId::from_uuid))
-}
-
-/// Inserts the run; `false` means that an active run has the same deduplication key.
-async fn insert(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<bool> {
-    let terms = spec.terms(run.task_id);
-    let (key, key_max) = terms.permit.map(|(key, max)| (key, int(max))).unzip();
-    let (pace_key, pace) = terms.pace.map(|(key, rate)| (key, rate.to_string())).unzip();
-    let is_ready = run.delay.as_millis() == 0;
-    let inserted = sqlx::query(
-        "-- runs.insert_triggered
-         WITH moment AS MATERIALIZED (
-             SELECT clock.now, coalesce($19, clock.now) AS due FROM clock_timestamp() AS clock (now)
-         ),
-         made AS (
-             INSERT INTO switchboard.runs
-                 (id, task_id, state, trigger, pool, priority, run_at, max_attempts, timeout_ms, key, key_max,
-                  dedupe_key, created_at, is_pull, start_by, pace_key, pace, keep_ms)
-             SELECT $1, $2, $3, $4, $5, $6, moment.due + $7 * interval '1 millisecond', $8, $9, $10, $11, $12,
-                    moment.now, $14, moment.due + ($7 + $15::bigint) * interval '1 millisecond', $16, $17, $18
-             FROM moment
-             ON CONFLICT (task_id, dedupe_key)
-                 WHERE dedupe_key IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting', 'running')
-                 DO NOTHING
-             RETURNING id
-         ),
-         described AS (
-             INSERT INTO switchboard.run_details (run_id, input)
-             SELECT id, $13 FROM made WHERE $13 IS NOT NULL
-         )
-         SELECT FROM made",
-    )
-    .bind(run.id.as_uuid())
-    .bind(run.task_id.as_uuid())
-    .bind(if is_ready { RunState::Queued } else { RunState::Scheduled }.as_str())
-    .bind(run.trigger.as_str())
-    .bind(terms.pool.as_str())
-    .bind(terms.priority)
-    .bind(run.delay.as_millis_i64())
-    .bind(int(terms.max_attempts))
-    .bind(terms.timeout.map(Span::as_millis_i64))
-    .bind(key)
-    .bind(key_max)
-    .bind(run.dedupe_key.as_ref().map(|key| key.as_str()))
-    .bind(run.input.as_ref().map(JsonText::as_str))
-    .bind(terms.is_pull)
-    .bind(terms.start_deadline.map(Span::as_millis_i64))
-    .bind(pace_key)
-    .bind(pace)
-    .bind(terms.retention.map(Span::as_millis_i64))
-    .bind(tx.set_time())
-    .fetch_optional(&mut **tx)
-    .await
-    .map_err(fault)?;
-    if inserted.is_some() && is_ready {
-        tx.signal(SignalKind::PoolQueued, &spec.pool);
-    }
-    Ok(inserted.is_some())
-}
-
-pub(super) async fn retry(database: &Arc<Database>, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
-    let mut tx = database.begin().await?;
-    let task: Option<Uuid> = sqlx::query_scalar(
-        "-- runs.task_of
-         SELECT task_id FROM switchboard.runs WHERE id = $1",
-    )
-    .bind(id.as_uuid())
-    .fetch_optional(&mut *tx)
-    .await
-    .map_err(fault)?;
-    let Some(task) = task.map(TaskId::from_uuid) else { return tx.undo(RetryOutcome::NotFound).await };
-    // A deleted task has no policy any more; its runs may still be retried.
-    let spec = lock_task(&mut tx, task).await?;
-    match lock(&mut tx, &[id.as_uuid()]).await?.first().map(|run| run.state) {
-        None => return tx.undo(RetryOutcome::NotFound).await,
-        Some(state) if !state.is_terminal() => return tx.undo(RetryOutcome::NotEnded(state)).await,
-        Some(_) => {}
-    }
-    let forbids = spec.is_some_and(|spec| matches!(spec.overlap, Overlap::Skip | Overlap::Replace));
-    if let Some(other) = rival(&mut tx, id, forbids.then_some(task)).await? {
-        return tx.undo(RetryOutcome::Active(other)).await;
-    }
-    let pool: String = sqlx::query_scalar(
-        "-- runs.retry
-         WITH forgotten AS (
-             UPDATE switchboard.run_details SET result = NULL, error = NULL WHERE run_id = $1
-         )
-         UPDATE switchboard.runs
-         SET state = 'queued', trigger = 'retry', attempt = 0, run_at = coalesce($2, clock_timestamp()), is_reclaimed = false,
-             cancel_requested_at = NULL, started_at = NULL, finished_at = NULL
-         WHERE id = $1 RETURNING pool",
-    )
-    .bind(id.as_uuid())
-    .bind(tx.set_time())
-    .fetch_one(&mut *tx)
-    .await
-    .map_err(fault)?;
-    tx.signal(SignalKind::PoolQueued, &pool);
-    audit(&mut tx, context).await?;
-    tx.commit().await?;
-    Ok(RetryOutcome::Queued)
-}
-
-/// Finds an active run beside which a retried one may not be: one with the same deduplication key, or
-/// any run of `exclusive`.
-async fn rival(tx: &mut Tx, id: RunId, exclusive: Option<TaskId>) -> StoreResult<Option<RunId>> {
-    let other = sqlx::query_scalar(
-        "-- runs.rival
-         SELECT other.id FROM switchboard.runs AS run
-         JOIN switchboard.runs AS other ON other.task_id = run.task_id
-         WHERE run.id = $1 AND other.state IN ('scheduled', 'queued', 'waiting', 'running')
-           AND (other.task_id = $2 OR other.dedupe_key = run.dedupe_key)
-         ORDER BY other.id LIMIT 1",
-    )
-    .bind(id.as_uuid())
-    .bind(exclusive.map(|task| task.as_uuid()))
-    .fetch_optional(&mut **tx)
-    .await
-    .map_err(fault)?;
-    Ok(other.map(RunId::from_uuid))
+    Ok(active_with_keys(tx, std::iter::once(run)).await?.into_values().next())
 }

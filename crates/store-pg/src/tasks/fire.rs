@@ -4,20 +4,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use switchboard_model::Timestamp;
-use switchboard_model::feed::SignalKind;
 use switchboard_model::fire::{DueTask, FirePlan, PlannedRun};
 use switchboard_model::ids::{RunId, TaskId};
-use switchboard_model::run::{SkipCause, SkipRange, Trigger, clean_error};
+use switchboard_model::run::Trigger;
 use switchboard_model::span::Span;
-use switchboard_model::task::{Overlap, RunTerms, TaskSpec};
+use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::{DueTasks, FireReport, StoreResult};
 use uuid::Uuid;
 
-use super::record_skips;
+use super::repair::{Unreadable, park};
+use super::skips;
 use crate::connect::{Database, Tx};
 use crate::error::fault;
-use crate::rows::{SkipRow, count, int};
+use crate::rows::count;
 use crate::runs::cancel::cancel_active;
+use crate::runs::insert::{Draft, insert};
 
 #[derive(sqlx::FromRow)]
 struct DueRow {
@@ -60,50 +61,16 @@ pub(super) async fn due(database: &Arc<Database>, limit: u32) -> StoreResult<Due
         let id = TaskId::from_uuid(id);
         match due_task(id, &spec, next_run_at, version) {
             Ok(task) => tasks.push(task),
-            Err(error) => unreadable.push((id.as_uuid(), version, clean_error(&error))),
+            Err(error) => unreadable.push(Unreadable { id: id.as_uuid(), version, error }),
         }
     }
-    if !unreadable.is_empty() {
-        park(database, &unreadable).await?;
-    }
+    park(database, &unreadable).await?;
     Ok(DueTasks { now, tasks })
 }
 
 fn due_task(id: TaskId, spec: &str, next_run_at: Timestamp, version: i64) -> Result<DueTask, String> {
     let spec: TaskSpec = serde_json::from_str(spec).map_err(|error| error.to_string())?;
     DueTask::new(id, TaskSpec { is_active: true, ..spec }, next_run_at, version).map_err(|error| error.to_string())
-}
-
-/// Takes rows that this binary cannot read out of the schedule until somebody edits them.
-async fn park(database: &Arc<Database>, unreadable: &[(Uuid, i64, String)]) -> StoreResult<()> {
-    let ids: Vec<_> = unreadable.iter().map(|(id, ..)| *id).collect();
-    let versions: Vec<_> = unreadable.iter().map(|(_, version, _)| *version).collect();
-    let errors: Vec<_> = unreadable.iter().map(|(.., error)| error.as_str()).collect();
-    let mut tx = database.begin().await?;
-    let parked: Vec<Uuid> = sqlx::query_scalar(
-        "-- tasks.park
-         WITH bad AS MATERIALIZED (
-             SELECT task.id, given.error
-             FROM switchboard.tasks AS task
-             JOIN unnest($1::uuid[], $2::bigint[], $3::text[]) AS given (id, version, error)
-                 ON task.id = given.id AND task.version = given.version
-             WHERE task.parked IS NULL
-             ORDER BY task.id FOR NO KEY UPDATE OF task SKIP LOCKED
-         )
-         UPDATE switchboard.tasks AS task SET parked = bad.error FROM bad WHERE task.id = bad.id
-         RETURNING task.id",
-    )
-    .bind(ids)
-    .bind(versions)
-    .bind(errors)
-    .fetch_all(&mut *tx)
-    .await
-    .map_err(fault)?;
-    for id in &parked {
-        tracing::error!(task = %id, "a task cannot be read and is parked");
-        tx.signal(SignalKind::TaskChanged, id);
-    }
-    tx.commit().await
 }
 
 pub(super) async fn fire(database: &Arc<Database>, plans: &[FirePlan]) -> StoreResult<FireReport> {
@@ -117,18 +84,23 @@ pub(super) async fn fire(database: &Arc<Database>, plans: &[FirePlan]) -> StoreR
         return tx.undo(report).await;
     }
     let active = count_active(&mut tx, &plans.held).await?;
-    let firings: Vec<Firing<'_>> = plans
-        .held
-        .iter()
-        .map(|plan| Firing::of(plan, active.get(&plan.task.id.as_uuid()).copied().unwrap_or(0)))
-        .collect();
-    let replaced: Vec<Uuid> =
-        firings.iter().filter(|firing| firing.replaces).map(|firing| firing.plan.task.id.as_uuid()).collect();
+    let active_of = |task: TaskId| active.get(&task.as_uuid()).copied().unwrap_or(0);
+    let mut skips = Vec::new();
+    let mut drafts = Vec::new();
+    let mut replaced = Vec::new();
+    for plan in &plans.held {
+        let DueTask { id, spec, .. } = &plan.task;
+        let (runs, left_out) = plan.admit(active_of(*id));
+        if spec.overlap == Overlap::Replace && !runs.is_empty() {
+            replaced.push(id.as_uuid());
+        }
+        drafts.extend(runs.iter().map(|run| draft(&plan.task, run)));
+        skips.extend(plan.skips.iter().cloned().chain(left_out).map(|range| (*id, plan.stored(range))));
+    }
     cancel_active(&mut tx, &replaced).await?;
-    report.runs = insert_runs(&mut tx, &firings).await?;
-    report.skipped = firings.iter().flat_map(|firing| &firing.skips).map(|skip| skip.count).sum();
-    let skips = extend_skips(&mut tx, &firings).await?;
-    record_skips(&mut tx, &skips).await?;
+    report.runs = insert(&mut tx, &drafts).await?.len() as u64;
+    report.skipped = skips.iter().map(|(_, skip)| skip.range.count).sum();
+    skips::record(&mut tx, skips).await?;
     advance(&mut tx, &plans.held).await?;
     tx.commit().await?;
     report.fired = plans.held.len() as u64;
@@ -192,143 +164,17 @@ async fn count_active(tx: &mut Tx, plans: &[&FirePlan]) -> StoreResult<HashMap<U
     Ok(counts.into_iter().map(|(id, active)| (id, count(active))).collect())
 }
 
-/// A plan after the overlap policy was applied to it.
-struct Firing<'a> {
-    plan: &'a FirePlan,
-    runs: &'a [PlannedRun],
-    skips: Vec<SkipRange>,
-    replaces: bool,
-}
-
-impl<'a> Firing<'a> {
-    fn of(plan: &'a FirePlan, active: u64) -> Self {
-        let spec = &plan.task.spec;
-        let planned = plan.runs.len();
-        let (runs, rest, cause) = match spec.overlap {
-            Overlap::Allow => (&plan.runs[..], &plan.runs[planned..], SkipCause::Overlap),
-            Overlap::Skip => {
-                let (runs, rest) = plan.runs.split_at(planned.min(usize::from(active == 0)));
-                (runs, rest, SkipCause::Overlap)
-            }
-            Overlap::Queue => {
-                let room = u64::from(spec.queue_max).saturating_sub(active);
-                let (runs, rest) = plan.runs.split_at(planned.min(usize::try_from(room).unwrap_or(planned)));
-                (runs, rest, SkipCause::Limit)
-            }
-            Overlap::Replace => {
-                let (rest, runs) = plan.runs.split_at(planned.saturating_sub(1));
-                (runs, rest, SkipCause::Overlap)
-            }
-        };
-        let replaces = spec.overlap == Overlap::Replace && !runs.is_empty();
-        Self { plan, runs, skips: plan.skips.iter().cloned().chain(range_of(rest, cause)).collect(), replaces }
+fn draft<'a>(task: &'a DueTask, run: &PlannedRun) -> Draft<'a> {
+    Draft {
+        id: RunId::new(),
+        task_id: task.id,
+        spec: &task.spec,
+        trigger: if run.is_catch_up { Trigger::CatchUp } else { Trigger::Schedule },
+        scheduled_for: Some(run.scheduled_for),
+        delay: Span::default(),
+        dedupe_key: None,
+        input: None,
     }
-}
-
-fn range_of(dropped: &[PlannedRun], cause: SkipCause) -> Option<SkipRange> {
-    let (first, last) = (dropped.first()?, dropped.last()?);
-    Some(SkipRange { from: first.scheduled_for, to: last.scheduled_for, count: dropped.len() as u64, cause })
-}
-
-async fn insert_runs(tx: &mut Tx, firings: &[Firing<'_>]) -> StoreResult<u64> {
-    let runs: Vec<(RunTerms<'_>, TaskId, PlannedRun)> = firings
-        .iter()
-        .flat_map(|firing| {
-            let task = &firing.plan.task;
-            firing.runs.iter().map(|run| (task.spec.terms(task.id), task.id, *run))
-        })
-        .collect();
-    if runs.is_empty() {
-        return Ok(0);
-    }
-    let (keys, key_maxima): (Vec<_>, Vec<_>) =
-        runs.iter().map(|(terms, ..)| terms.permit.clone().map(|(key, max)| (key, int(max))).unzip()).unzip();
-    let (pace_keys, paces): (Vec<_>, Vec<_>) =
-        runs.iter().map(|(terms, ..)| terms.pace.clone().map(|(key, rate)| (key, rate.to_string())).unzip()).unzip();
-    let deadline = |terms: &RunTerms<'_>, run: &PlannedRun| Some(run.scheduled_for + terms.start_deadline?.to_delta());
-    let trigger = |run: &PlannedRun| if run.is_catch_up { Trigger::CatchUp } else { Trigger::Schedule };
-    let pools: Vec<String> = sqlx::query_scalar(
-        "-- runs.insert_fired
-         INSERT INTO switchboard.runs
-             (id, task_id, state, trigger, pool, priority, run_at, scheduled_for, max_attempts, timeout_ms,
-              key, key_max, created_at, is_pull, start_by, pace_key, pace, keep_ms)
-         SELECT id, task_id, 'queued', trigger, pool, priority, scheduled_for, scheduled_for, max_attempts,
-                timeout_ms, key, key_max, clock_timestamp(), is_pull, start_by, pace_key, pace, keep_ms
-         FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::smallint[], $6::timestamptz[],
-                     $7::integer[], $8::bigint[], $9::text[], $10::integer[], $11::boolean[], $12::timestamptz[],
-                     $13::text[], $14::text[], $15::bigint[])
-             AS planned (id, task_id, trigger, pool, priority, scheduled_for, max_attempts, timeout_ms, key, key_max,
-                         is_pull, start_by, pace_key, pace, keep_ms)
-         ON CONFLICT (task_id, scheduled_for) WHERE scheduled_for IS NOT NULL DO NOTHING
-         RETURNING pool",
-    )
-    .bind(runs.iter().map(|_| RunId::new().as_uuid()).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(_, id, _)| id.as_uuid()).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(.., run)| trigger(run).as_str()).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(terms, ..)| terms.pool.as_str()).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(terms, ..)| terms.priority).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(.., run)| run.scheduled_for).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(terms, ..)| int(terms.max_attempts)).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(terms, ..)| terms.timeout.map(Span::as_millis_i64)).collect::<Vec<_>>())
-    .bind(keys)
-    .bind(key_maxima)
-    .bind(runs.iter().map(|(terms, ..)| terms.is_pull).collect::<Vec<_>>())
-    .bind(runs.iter().map(|(terms, _, run)| deadline(terms, run)).collect::<Vec<_>>())
-    .bind(pace_keys)
-    .bind(paces)
-    .bind(runs.iter().map(|(terms, ..)| terms.retention.map(Span::as_millis_i64)).collect::<Vec<_>>())
-    .fetch_all(&mut **tx)
-    .await
-    .map_err(fault)?;
-    for pool in &pools {
-        tx.signal(SignalKind::PoolQueued, pool);
-    }
-    Ok(pools.len() as u64)
-}
-
-/// Joins each new range to the newest stored one of its task if the cause goes on without a gap.
-async fn extend_skips(tx: &mut Tx, firings: &[Firing<'_>]) -> StoreResult<Vec<(TaskId, SkipRange)>> {
-    let skipping: Vec<&Firing<'_>> = firings.iter().filter(|firing| !firing.skips.is_empty()).collect();
-    if skipping.is_empty() {
-        return Ok(Vec::new());
-    }
-    #[derive(sqlx::FromRow)]
-    struct NewestRow {
-        task_id: Uuid,
-        #[sqlx(flatten)]
-        skip: SkipRow,
-    }
-    let newest: Vec<NewestRow> = sqlx::query_as(
-        "-- tasks.newest_skips
-         SELECT newest.* FROM unnest($1::uuid[]) AS given (id)
-         CROSS JOIN LATERAL (
-             SELECT task_id, from_at, to_at, count, cause FROM switchboard.task_skips
-             WHERE task_id = given.id ORDER BY from_at DESC LIMIT 1
-         ) AS newest",
-    )
-    .bind(skipping.iter().map(|firing| firing.plan.task.id.as_uuid()).collect::<Vec<_>>())
-    .fetch_all(&mut **tx)
-    .await
-    .map_err(fault)?;
-    let newest: HashMap<Uuid, SkipRow> = newest.into_iter().map(|row| (row.task_id, row.skip)).collect();
-    let mut skips = Vec::new();
-    for firing in skipping {
-        let task = &firing.plan.task;
-        for skip in &firing.skips {
-            let joined = newest.get(&task.id.as_uuid()).filter(|last| continues(last, skip, &task.spec));
-            let range = joined.map_or_else(
-                || skip.clone(),
-                |last| SkipRange { from: last.from_at, count: skip.count + count(last.count), ..skip.clone() },
-            );
-            skips.push((task.id, range));
-        }
-    }
-    Ok(skips)
-}
-
-fn continues(last: &SkipRow, skip: &SkipRange, spec: &TaskSpec) -> bool {
-    let next = spec.schedule.as_ref().and_then(|schedule| schedule.next_after(last.to_at));
-    last.cause == skip.cause.as_str() && next == Some(skip.from)
 }
 
 async fn advance(tx: &mut Tx, plans: &[&FirePlan]) -> StoreResult<()> {

@@ -1,28 +1,31 @@
 //! Tasks: reads and lists; edits and firing have files of their own.
 
+mod create;
 mod edit;
 mod fire;
+mod repair;
+mod skips;
 
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use sqlx::PgConnection;
-use switchboard_model::Timestamp;
 use switchboard_model::fire::FirePlan;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
+use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::SkipRange;
+use switchboard_model::run::{SkipRange, StoredSkip};
+use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_store_api::{
-    DueTasks, FireReport, StoreError, StoreResult, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, WriteContext,
-    Written,
+    DueTasks, FireReport, OccurrenceRange, StoreError, StoreResult, TaskCreateOutcome, TaskStore, TaskUpdateOutcome,
+    UnarmedReport, WriteContext, Written,
 };
 
 use crate::connect::Database;
 use crate::context::twice;
 use crate::error::fault;
-use crate::rows::{SkipRow, TaskRow, after_id, count, parsed};
+use crate::rows::{TaskRow, after_id};
 
 pub(crate) struct Tasks(pub(crate) Arc<Database>);
 
@@ -35,7 +38,16 @@ impl TaskStore for Tasks {
         id: TaskId,
         spec: &TaskSpec,
     ) -> StoreResult<Written<TaskCreateOutcome>> {
-        twice(|| edit::create(&self.0, context, id, spec)).await
+        twice(|| create::create(&self.0, context, id, spec)).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.create_many", level = "debug", skip_all)]
+    async fn create_many(
+        &self,
+        context: &WriteContext,
+        tasks: &[(TaskId, TaskSpec)],
+    ) -> StoreResult<Written<Vec<TaskCreateOutcome>>> {
+        twice(|| create::create_many(&self.0, context, tasks)).await
     }
 
     #[tracing::instrument(name = "db.tasks.get", level = "debug", skip_all)]
@@ -43,7 +55,7 @@ impl TaskStore for Tasks {
         let mut session = self.0.session().await?;
         let row: Option<TaskRow> = sqlx::query_as(
             "-- tasks.get
-             SELECT id, spec, is_active, next_run_at, version, parked, created_at, updated_at
+             SELECT id, spec, is_active, next_run_at, version, paused_at, parked, created_at, updated_at
              FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL",
         )
         .bind(id.as_uuid())
@@ -58,7 +70,7 @@ impl TaskStore for Tasks {
         let mut session = self.0.session().await?;
         let row: Option<TaskRow> = sqlx::query_as(
             "-- tasks.find
-             SELECT id, spec, is_active, next_run_at, version, parked, created_at, updated_at
+             SELECT id, spec, is_active, next_run_at, version, paused_at, parked, created_at, updated_at
              FROM switchboard.tasks WHERE name = $1 AND deleted_at IS NULL",
         )
         .bind(name.as_str())
@@ -74,7 +86,7 @@ impl TaskStore for Tasks {
         let mut session = self.0.session().await?;
         let rows: Vec<TaskRow> = sqlx::query_as(
             "-- tasks.list
-             SELECT id, spec, is_active, next_run_at, version, parked, created_at, updated_at
+             SELECT id, spec, is_active, next_run_at, version, paused_at, parked, created_at, updated_at
              FROM switchboard.tasks
              WHERE deleted_at IS NULL AND id > $1 ORDER BY id LIMIT $2",
         )
@@ -120,37 +132,27 @@ impl TaskStore for Tasks {
 
     #[tracing::instrument(name = "db.tasks.skips", level = "debug", skip_all)]
     async fn skips(&self, id: TaskId, page: &PageRequest) -> StoreResult<Page<SkipRange>> {
-        let after = page.after.as_deref().map(parse_skip_cursor).transpose()?.unzip();
-        let mut session = self.0.session().await?;
-        let rows: Vec<SkipRow> = sqlx::query_as(
-            "-- tasks.skips
-             SELECT from_at, to_at, count, cause FROM switchboard.task_skips
-             WHERE task_id = $1 AND ($2 IS NULL OR (from_at, cause) < ($2, $3))
-             ORDER BY from_at DESC, cause DESC LIMIT $4",
-        )
-        .bind(id.as_uuid())
-        .bind(after.0)
-        .bind(after.1)
-        .bind(i64::from(page.limit) + 1)
-        .fetch_all(&mut *session)
-        .await
-        .map_err(fault)?;
-        let ranges = rows.into_iter().map(SkipRange::try_from).collect::<StoreResult<Vec<_>>>()?;
-        Ok(Page::from_rows(ranges, page.limit, |range| format!("{}/{}", range.from.timestamp_micros(), range.cause)))
+        skips::list(&self.0, id, page).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.skips_between", level = "debug", skip_all)]
+    async fn skips_between(&self, id: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<StoredSkip>> {
+        skips::between(&self.0, id, range).await
     }
 
     #[tracing::instrument(name = "db.tasks.count_unarmed", level = "debug", skip_all)]
     async fn count_unarmed(&self) -> StoreResult<u64> {
-        let mut session = self.0.session().await?;
-        let unarmed = sqlx::query_scalar(
-            "-- tasks.count_unarmed
-             SELECT count(*) FROM switchboard.tasks
-             WHERE has_schedule AND is_active AND deleted_at IS NULL AND next_run_at IS NULL",
-        )
-        .fetch_one(&mut *session)
-        .await
-        .map_err(fault)?;
-        Ok(count(unarmed))
+        repair::count_unarmed(&self.0).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.repair_unarmed", level = "debug", skip_all)]
+    async fn repair_unarmed(&self, limit: u32) -> StoreResult<UnarmedReport> {
+        repair::repair_unarmed(&self.0, limit).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.sweep", level = "debug", skip_all)]
+    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
+        repair::sweep(&self.0, age, limit).await
     }
 }
 
@@ -164,36 +166,7 @@ fn readable(row: TaskRow) -> Option<Task> {
         .ok()
 }
 
-fn parse_skip_cursor(text: &str) -> StoreResult<(Timestamp, String)> {
-    let malformed = || StoreError::corrupt(StoreError::PAGE_CURSOR, "not an instant and a cause");
-    let (micros, cause) = text.split_once('/').ok_or_else(malformed)?;
-    let from = Timestamp::from_timestamp_micros(parsed(StoreError::PAGE_CURSOR, micros)?).ok_or_else(malformed)?;
-    Ok((from, cause.to_owned()))
-}
-
-/// Records skipped ranges; one that starts where a stored one does replaces it.
-async fn record_skips(connection: &mut PgConnection, skips: &[(TaskId, SkipRange)]) -> StoreResult<()> {
-    if skips.is_empty() {
-        return Ok(());
-    }
-    let tasks: Vec<_> = skips.iter().map(|(task, _)| task.as_uuid()).collect();
-    let from: Vec<_> = skips.iter().map(|(_, range)| range.from).collect();
-    let to: Vec<_> = skips.iter().map(|(_, range)| range.to).collect();
-    let counts: Vec<_> = skips.iter().map(|(_, range)| range.count.cast_signed()).collect();
-    let causes: Vec<_> = skips.iter().map(|(_, range)| range.cause.as_str()).collect();
-    sqlx::query(
-        "-- tasks.record_skips
-         INSERT INTO switchboard.task_skips (task_id, from_at, to_at, count, cause)
-         SELECT * FROM unnest($1::uuid[], $2::timestamptz[], $3::timestamptz[], $4::bigint[], $5::text[])
-         ON CONFLICT (task_id, from_at, cause) DO UPDATE SET to_at = excluded.to_at, count = excluded.count",
-    )
-    .bind(tasks)
-    .bind(from)
-    .bind(to)
-    .bind(counts)
-    .bind(causes)
-    .execute(connection)
-    .await
-    .map_err(fault)?;
-    Ok(())
+/// Writes what a column keeps as JSON.
+fn encode(value: &impl serde::Serialize) -> StoreResult<JsonText> {
+    JsonText::encode(value).map_err(|error| StoreError::Backend(error.into()))
 }

@@ -1,7 +1,7 @@
 //! A fresh database with any number of replicas on it.
 
 use async_trait::async_trait;
-use switchboard_model::ids::InstanceId;
+use switchboard_model::ids::{InstanceId, TaskId};
 use switchboard_store_api::{ScheduleClock, Stores};
 use switchboard_store_conformance::Backend;
 use switchboard_store_pg::{HintTransport, PgOptions, open};
@@ -63,6 +63,14 @@ impl Backend for PgBackend {
             .await
             .unwrap();
         Some(Box::new(transaction))
+    }
+
+    async fn unarm(&self, task: TaskId) {
+        sqlx::query("UPDATE switchboard.tasks SET next_run_at = NULL WHERE id = $1")
+            .bind(task.as_uuid())
+            .execute(self.database.pool())
+            .await
+            .unwrap();
     }
 
     async fn close(self) {

@@ -4,6 +4,7 @@
 
 mod backend;
 mod bad_rows;
+mod cuts;
 mod feed;
 mod hints;
 mod migrations;

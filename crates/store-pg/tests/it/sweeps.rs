@@ -1,6 +1,8 @@
 //! Sweeps of rows that no trait can age.
 
+use switchboard_model::span::Span;
 use switchboard_store_conformance::Backend as _;
+use switchboard_testkit::wait_until;
 
 use crate::backend::PgBackend;
 
@@ -30,5 +32,70 @@ async fn all_expired_message_ids_are_forgotten_and_counted() {
         .await
         .unwrap();
     assert_eq!(left, ["live"]);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their_lock() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    sqlx::raw_sql(
+        "INSERT INTO switchboard.run_keys (key)
+             SELECT unnest(ARRAY ['key:held', 'key:awaited', 'key:locked', 'key:unused', 'pool:unused', 'task:unused']);
+         INSERT INTO switchboard.run_holds (key, run_id) VALUES ('key:held', gen_random_uuid());
+         INSERT INTO switchboard.runs
+             (id, task_id, state, trigger, pool, priority, run_at, max_attempts, created_at, key, key_max)
+             VALUES (gen_random_uuid(), gen_random_uuid(), 'waiting', 'manual', 'p', 0, now(), 1, now(), 'key:awaited', 1),
+                    (gen_random_uuid(), gen_random_uuid(), 'queued', 'manual', 'p', 0, now(), 1, now(), 'key:unused', 1)",
+    )
+    .execute(backend.database.pool())
+    .await
+    .unwrap();
+    let mut holder = backend.database.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM switchboard.run_keys WHERE key = 'key:locked' FOR UPDATE")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    for deleted in [2, 1, 0] {
+        assert_eq!(stores.runs.sweep(Span::from_secs(60), 2).await.unwrap(), deleted);
+    }
+    holder.rollback().await.unwrap();
+    assert_eq!(stores.runs.sweep(Span::from_secs(60), 2).await.unwrap(), 1);
+    let left: Vec<String> = sqlx::query_scalar("SELECT key FROM switchboard.run_keys ORDER BY key")
+        .fetch_all(backend.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, ["key:awaited", "key:held"]);
+}
+
+#[tokio::test]
+async fn a_sweep_that_finds_nothing_writes_nothing() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let position = async || -> String {
+        let query = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text");
+        query.fetch_one(backend.database.pool()).await.unwrap()
+    };
+    let (age, limit) = (Span::from_secs(3_600), 10);
+    // Other databases of the server write too, but not all the time; a sweep that writes does so each time.
+    wait_until("a sweep beside which nothing is written", async || {
+        let before = position().await;
+        assert_eq!(stores.runs.sweep(age, limit).await.unwrap(), 0);
+        assert_eq!(stores.outbox.sweep(age, limit).await.unwrap(), 0);
+        assert_eq!(stores.audit.sweep(age, limit).await.unwrap(), 0);
+        assert_eq!(stores.tickets.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.once.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.auth_sessions.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.webhooks.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.limits.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.rooms.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.feed.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.tasks.repair_unarmed(limit).await.unwrap().found, 0);
+        assert_eq!(stores.tasks.sweep(age, limit).await.unwrap(), 0);
+        assert!(stores.instances.sweep().await.unwrap().is_empty());
+        let after = position().await;
+        if after == before { Ok(()) } else { Err(format!("{before} became {after}")) }
+    })
+    .await;
     backend.close().await;
 }

@@ -9,7 +9,7 @@ use switchboard_model::run::{NewRun, Trigger};
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
 use switchboard_model::user::{NewUser, UserEdit, UserRole};
-use switchboard_model::webhook::NewWebhookSecret;
+use switchboard_model::webhook::{NewWebhookSecret, SecretPurpose};
 use switchboard_store_api::{LimitTake, Stores, TriggerOutcome, UserUpdateOutcome, WriteContext};
 use switchboard_store_conformance::Backend as _;
 
@@ -147,7 +147,8 @@ async fn a_deleted_task_takes_along_the_secret_that_was_added_before() {
     let backend = PgBackend::create().await;
     let stores = backend.stores().await;
     let task_id = create_task(&stores).await;
-    let secret = NewWebhookSecret { id: WebhookSecretId::new(), task_id, sealed: vec![1], ttl: None };
+    let (id, purpose) = (WebhookSecretId::new(), SecretPurpose::Receive);
+    let secret = NewWebhookSecret { id, task_id, purpose, sealed: vec![1], ttl: None };
     stores.webhooks.add(&context(), &secret).await.unwrap().now().unwrap();
     let adding = "SELECT FROM switchboard.tasks FOR NO KEY UPDATE;
         INSERT INTO switchboard.webhook_secrets (id, task_id, sealed, created_at)

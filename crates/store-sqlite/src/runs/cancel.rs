@@ -3,9 +3,10 @@
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
+use switchboard_model::run_rule::Step;
 use switchboard_store_api::{CancelOutcome, WriteContext};
 
-use super::finish::{Current, Departure, depart};
+use super::finish::{Current, depart};
 use super::permits::Freed;
 use crate::context;
 use crate::error::DbResult;
@@ -36,7 +37,7 @@ async fn cancel_one(change: &mut Change, id: RunId, freed: &mut Freed) -> DbResu
         return Ok(CancelOutcome::Ended(run.state));
     }
     if run.state != RunState::Running {
-        depart(change, &run, Departure::to(&run, RunState::Cancelled), freed).await?;
+        depart(change, &run, &Step::to(RunState::Cancelled, run.attempt), freed).await?;
         return Ok(CancelOutcome::Cancelled);
     }
     if !run.is_cancel_requested {

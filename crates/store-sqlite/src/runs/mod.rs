@@ -1,30 +1,38 @@
 //! Runs: reads, and the way of each write to its transaction.
 
 mod cancel;
+mod dedupe;
 mod finish;
+mod insert;
 mod lease;
 mod permits;
+mod promote;
 mod recover;
+mod request;
+mod retry;
+mod sweep;
 mod trigger;
 
 use async_trait::async_trait;
-use switchboard_model::ids::RunId;
+use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::{Finish, NewRun, Run, RunState};
+use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run, RunState};
 use switchboard_model::span::Span;
 use switchboard_store_api::{
-    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, RenewOutcome, Renewal,
-    RetryOutcome, RunFilter, RunStore, StoreResult, TriggerOutcome, WriteContext, Written,
+    CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreResult, TriggerOutcome, WriteContext,
+    Written,
 };
 use uuid::Uuid;
 
 use crate::Database;
 use crate::error::DbResult;
-use crate::rows::{Stored, cursor};
+use crate::rows::{Stored, cursor, micros};
 use crate::writer::Lane;
 
 pub(crate) use cancel::cancel_all;
-pub(crate) use trigger::{Draft, active_of_task, insert};
+pub(crate) use insert::{Draft, insert};
+pub(crate) use trigger::active_of_task;
 
 async fn get(database: &Database, id: RunId) -> DbResult<Option<Run>> {
     let run: Option<Stored<Run>> = sqlx::query_as(
@@ -61,12 +69,34 @@ async fn list(database: &Database, filter: &RunFilter, page: &PageRequest) -> Db
     Ok(Page::from_rows(rows, page.limit, |Stored(run)| run.id.to_string()).map(Stored::into_inner))
 }
 
+async fn of_occurrences(database: &Database, task: TaskId, range: OccurrenceRange) -> DbResult<Vec<OccurrenceRun>> {
+    let runs: Vec<Stored<OccurrenceRun>> = sqlx::query_as(
+        "-- runs.of_occurrences
+        SELECT runs.*, error FROM runs LEFT JOIN run_details ON run_id = id
+        WHERE task_id = ? AND scheduled_for IS NOT NULL AND scheduled_for BETWEEN ? AND ?
+        ORDER BY scheduled_for DESC LIMIT ?",
+    )
+    .bind(task.as_uuid())
+    .bind(micros(range.from))
+    .bind(micros(range.to))
+    .bind(range.limit)
+    .fetch_all(&database.readers)
+    .await?;
+    Ok(runs.into_iter().map(Stored::into_inner).collect())
+}
+
 #[async_trait]
 impl RunStore for Database {
     #[tracing::instrument(name = "db.runs.trigger", level = "debug", skip_all)]
     async fn trigger(&self, context: &WriteContext, run: &NewRun) -> StoreResult<Written<TriggerOutcome>> {
         let (context, run) = (context.clone(), run.clone());
         self.writer.write(Lane::Normal, |change| Box::pin(trigger::trigger(change, context, run))).await
+    }
+
+    #[tracing::instrument(name = "db.runs.trigger_many", level = "debug", skip_all)]
+    async fn trigger_many(&self, context: &WriteContext, runs: &[NewRun]) -> StoreResult<Written<Vec<TriggerOutcome>>> {
+        let (context, runs) = (context.clone(), runs.to_vec());
+        self.writer.write(Lane::Normal, |change| Box::pin(trigger::trigger_many(change, context, runs))).await
     }
 
     #[tracing::instrument(name = "db.runs.get", level = "debug", skip_all)]
@@ -77,6 +107,11 @@ impl RunStore for Database {
     #[tracing::instrument(name = "db.runs.list", level = "debug", skip_all)]
     async fn list(&self, filter: &RunFilter, page: &PageRequest) -> StoreResult<Page<Run>> {
         Ok(list(self, filter, page).await?)
+    }
+
+    #[tracing::instrument(name = "db.runs.of_occurrences", level = "debug", skip_all)]
+    async fn of_occurrences(&self, task: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<OccurrenceRun>> {
+        Ok(of_occurrences(self, task, *range).await?)
     }
 
     #[tracing::instrument(name = "db.runs.lease", level = "debug", skip_all)]
@@ -104,7 +139,7 @@ impl RunStore for Database {
 
     #[tracing::instrument(name = "db.runs.promote", level = "debug", skip_all)]
     async fn promote(&self, limit: u32) -> StoreResult<PromoteReport> {
-        self.writer.write(Lane::Normal, move |change| Box::pin(permits::promote(change, limit))).await
+        self.writer.write(Lane::Normal, move |change| Box::pin(promote::promote(change, limit))).await
     }
 
     #[tracing::instrument(name = "db.runs.cancel", level = "debug", skip_all)]
@@ -116,11 +151,17 @@ impl RunStore for Database {
     #[tracing::instrument(name = "db.runs.retry", level = "debug", skip_all)]
     async fn retry(&self, context: &WriteContext, id: RunId) -> StoreResult<RetryOutcome> {
         let context = context.clone();
-        self.writer.write(Lane::Normal, move |change| Box::pin(trigger::retry(change, context, id))).await
+        self.writer.write(Lane::Normal, move |change| Box::pin(retry::retry(change, context, id))).await
+    }
+
+    #[tracing::instrument(name = "db.runs.redrive", level = "debug", skip_all)]
+    async fn redrive(&self, context: &WriteContext, which: &Redrive, limit: u32) -> StoreResult<RedriveReport> {
+        let (context, which) = (context.clone(), *which);
+        self.writer.write(Lane::Normal, move |change| Box::pin(retry::redrive(change, context, which, limit))).await
     }
 
     #[tracing::instrument(name = "db.runs.sweep", level = "debug", skip_all)]
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
-        self.writer.write(Lane::Normal, move |change| Box::pin(recover::sweep(change, age, limit))).await
+        self.writer.write(Lane::Normal, move |change| Box::pin(sweep::sweep(change, age, limit))).await
     }
 }

@@ -8,29 +8,51 @@ use std::collections::BTreeSet;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
-use switchboard_model::task::task_permit_key;
-use switchboard_store_api::PromoteReport;
+use switchboard_model::run_rule::frees_key;
 
 use super::finish::Current;
 use crate::error::DbResult;
 use crate::writer::Change;
 
-/// Takes a permit for a run, or finds the one it kept; `false` means that none is free.
-pub(super) async fn take(change: &mut Change, id: RunId, key: &str, max: u32) -> DbResult<bool> {
-    let is_held: bool = sqlx::query_scalar(
-        "-- runs.take_permit
-        INSERT INTO run_holds (key, run_id)
-        SELECT ?1, ?2 WHERE (SELECT COUNT(*) FROM run_holds WHERE key = ?1 AND run_id <> ?2) < ?3
-        ON CONFLICT DO UPDATE SET key = excluded.key
-        RETURNING 1",
+/// How a run stands to the permit that it needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Permit {
+    /// It kept one from an earlier attempt, or needs none.
+    Held,
+    /// One is free.
+    Free,
+    /// Others have all of them.
+    Taken,
+}
+
+/// Looks for a permit for a run.
+pub(super) async fn permit(change: &mut Change, id: RunId, key: &str, max: u32) -> DbResult<Permit> {
+    let (held, is_held): (u32, bool) = sqlx::query_as(
+        "-- runs.find_permit
+        SELECT COUNT(*), COALESCE(MAX(run_id = ?2), 0) FROM run_holds WHERE key = ?1",
     )
     .bind(key)
     .bind(id.as_uuid())
-    .bind(max)
-    .fetch_optional(&mut change.connection)
-    .await?
-    .unwrap_or_default();
-    Ok(is_held)
+    .fetch_one(&mut change.connection)
+    .await?;
+    Ok(match held {
+        _ if is_held => Permit::Held,
+        held if held < max => Permit::Free,
+        _ => Permit::Taken,
+    })
+}
+
+/// Takes a permit that is free.
+pub(super) async fn take(change: &mut Change, id: RunId, key: &str) -> DbResult<()> {
+    sqlx::query(
+        "-- runs.take_permit
+        INSERT INTO run_holds (key, run_id) VALUES (?, ?)",
+    )
+    .bind(key)
+    .bind(id.as_uuid())
+    .execute(&mut change.connection)
+    .await?;
+    Ok(())
 }
 
 /// What a command freed: keys whose waiting runs may go on, and pools that have something to do.
@@ -41,18 +63,19 @@ pub(super) struct Freed {
 }
 
 impl Freed {
+    /// Notes that a key has a free permit.
+    pub(super) fn note_key(&mut self, key: &str) {
+        self.keys.insert(key.to_owned());
+    }
+
     /// Notes that a pool has a run that is ready.
     pub(super) fn note_pool(&mut self, pool: &str) {
         self.pools.insert(pool.to_owned());
     }
 
-    /// Deletes the hold of a run that goes to `next`. The hold of an overlap policy lasts until the
-    /// run has ended, back-off included.
+    /// Deletes the hold of a run that goes to `next`, unless it keeps it.
     pub(super) async fn release(&mut self, change: &mut Change, run: &Current, next: RunState) -> DbResult<()> {
-        let Some(key) = &run.key else { return Ok(()) };
-        if !next.is_terminal() && *key == task_permit_key(run.task_id) {
-            return Ok(());
-        }
+        let Some(key) = run.key.as_deref().filter(|key| frees_key(key, next)) else { return Ok(()) };
         let released = sqlx::query(
             "-- runs.release_permit
             DELETE FROM run_holds WHERE key = ? AND run_id = ?",
@@ -62,7 +85,7 @@ impl Freed {
         .execute(&mut change.connection)
         .await?;
         if released.rows_affected() > 0 {
-            self.keys.insert(key.clone());
+            self.note_key(key);
         }
         Ok(())
     }
@@ -73,14 +96,10 @@ impl Freed {
             let promoted = promote_waiting(change, &key, u32::MAX).await?;
             self.pools.extend(promoted);
         }
-        self.signal(change);
-        Ok(())
-    }
-
-    fn signal(self, change: &mut Change) {
         for pool in self.pools {
             change.signal(SignalKind::PoolQueued, pool, 0);
         }
+        Ok(())
     }
 }
 
@@ -90,9 +109,9 @@ async fn promote_waiting(change: &mut Change, key: &str, limit: u32) -> DbResult
     let pools = sqlx::query_scalar(
         "-- runs.promote_waiting
         UPDATE runs SET state = 'queued' WHERE id IN (
-            SELECT id FROM runs WHERE key = ?1 AND state = 'waiting' ORDER BY priority, run_at, id
+            SELECT id FROM runs WHERE key = ?1 AND state = 'waiting' AND NOT is_paced ORDER BY priority, run_at, id
             LIMIT MIN(?2, MAX(0, COALESCE(
-                (SELECT key_max FROM runs WHERE key = ?1 AND state = 'waiting' ORDER BY priority, run_at, id LIMIT 1)
+                (SELECT key_max FROM runs WHERE key = ?1 AND state = 'waiting' AND NOT is_paced ORDER BY priority, run_at, id LIMIT 1)
                     - (SELECT COUNT(*) FROM run_holds WHERE key = ?1), 0))))
         RETURNING pool",
     )
@@ -103,39 +122,25 @@ async fn promote_waiting(change: &mut Change, key: &str, limit: u32) -> DbResult
     Ok(pools)
 }
 
-/// Makes scheduled runs ready whose time has come, and waiting runs for which a permit is free.
-pub(super) async fn promote(change: &mut Change, limit: u32) -> DbResult<PromoteReport> {
-    let due: Vec<String> = sqlx::query_scalar(
-        "-- runs.promote_due
-        UPDATE runs SET state = 'queued' WHERE id IN (
-            SELECT id FROM runs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at LIMIT ?)
-        RETURNING pool",
-    )
-    .bind(change.schedule_now)
-    .bind(limit)
-    .fetch_all(&mut change.connection)
-    .await?;
+/// Queues waiting runs of every key that has a free permit; returns how many.
+pub(super) async fn promote_keys(change: &mut Change, limit: u32, freed: &mut Freed) -> DbResult<u64> {
     // Keys are walked by the index from one to the next, whatever the number of runs that wait for each.
     let keys: Vec<String> = sqlx::query_scalar(
         "-- runs.waiting_keys
         WITH RECURSIVE awaited (key) AS (
-            SELECT MIN(key) FROM runs WHERE state = 'waiting'
+            SELECT MIN(key) FROM runs WHERE state = 'waiting' AND NOT is_paced
             UNION ALL
-            SELECT (SELECT MIN(key) FROM runs WHERE state = 'waiting' AND key > awaited.key)
+            SELECT (SELECT MIN(key) FROM runs WHERE state = 'waiting' AND NOT is_paced AND key > awaited.key)
             FROM awaited WHERE awaited.key IS NOT NULL)
         SELECT key FROM awaited WHERE key IS NOT NULL",
     )
     .fetch_all(&mut change.connection)
     .await?;
-    let mut report = PromoteReport { due: due.len() as u64, ..PromoteReport::default() };
-    let mut freed = Freed { keys: BTreeSet::new(), pools: due.into_iter().collect() };
-    let mut left = limit;
+    let mut promoted = 0;
     for key in keys {
-        let promoted = promote_waiting(change, &key, left).await?;
-        report.permitted += promoted.len() as u64;
-        left = left.saturating_sub(promoted.len() as u32);
-        freed.pools.extend(promoted);
+        let pools = promote_waiting(change, &key, limit.saturating_sub(promoted)).await?;
+        promoted += pools.len() as u32;
+        freed.pools.extend(pools);
     }
-    freed.signal(change);
-    Ok(report)
+    Ok(promoted.into())
 }

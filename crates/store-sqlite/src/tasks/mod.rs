@@ -1,7 +1,10 @@
 //! Task definitions: reads, and the way of each write to its transaction.
 
+mod create;
 mod edit;
 mod fire;
+mod repair;
+mod skips;
 
 use async_trait::async_trait;
 use sqlx::SqliteExecutor;
@@ -9,17 +12,18 @@ use switchboard_model::fire::FirePlan;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::page::{Page, PageRequest};
-use switchboard_model::run::SkipRange;
+use switchboard_model::run::{SkipRange, StoredSkip};
+use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_store_api::{
-    DueTasks, FireReport, StoreError, StoreResult, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, WriteContext,
-    Written,
+    DueTasks, FireReport, OccurrenceRange, StoreError, StoreResult, TaskCreateOutcome, TaskStore, TaskUpdateOutcome,
+    UnarmedReport, WriteContext, Written,
 };
 use uuid::Uuid;
 
 use crate::Database;
 use crate::error::DbResult;
-use crate::rows::{Stored, TaskRow, cursor, micros};
+use crate::rows::{TaskRow, cursor};
 use crate::writer::Lane;
 
 /// Reads the row of a task that is not deleted.
@@ -69,40 +73,6 @@ fn readable(row: TaskRow) -> Option<Task> {
         .ok()
 }
 
-async fn skips(database: &Database, id: TaskId, page: &PageRequest) -> DbResult<Page<SkipRange>> {
-    let (from, cause) = match &page.after {
-        None => (i64::MAX, ""),
-        Some(text) => text
-            .split_once(':')
-            .and_then(|(from, cause)| Some((from.parse().ok()?, cause)))
-            .ok_or_else(|| StoreError::corrupt(StoreError::PAGE_CURSOR, "not an instant and a cause"))?,
-    };
-    let rows: Vec<Stored<SkipRange>> = sqlx::query_as(
-        "-- tasks.skips
-        SELECT * FROM task_skips WHERE task_id = ? AND (from_at, cause) < (?, ?)
-        ORDER BY from_at DESC, cause DESC LIMIT ?",
-    )
-    .bind(id.as_uuid())
-    .bind(from)
-    .bind(cause)
-    .bind(i64::from(page.limit) + 1)
-    .fetch_all(&database.readers)
-    .await?;
-    let cursor = |Stored(skip): &Stored<SkipRange>| format!("{}:{}", micros(skip.from), skip.cause);
-    Ok(Page::from_rows(rows, page.limit, cursor).map(Stored::into_inner))
-}
-
-async fn count_unarmed(database: &Database) -> DbResult<u64> {
-    let count = sqlx::query_scalar(
-        "-- tasks.count_unarmed
-        SELECT COUNT(*) FROM tasks
-        WHERE has_schedule AND is_active AND deleted_at IS NULL AND next_run_at IS NULL",
-    )
-    .fetch_one(&database.readers)
-    .await?;
-    Ok(count)
-}
-
 #[async_trait]
 impl TaskStore for Database {
     #[tracing::instrument(name = "db.tasks.create", level = "debug", skip_all)]
@@ -113,7 +83,17 @@ impl TaskStore for Database {
         spec: &TaskSpec,
     ) -> StoreResult<Written<TaskCreateOutcome>> {
         let (context, spec) = (context.clone(), spec.clone());
-        self.writer.write(Lane::Normal, move |change| Box::pin(edit::create(change, context, id, spec))).await
+        self.writer.write(Lane::Normal, move |change| Box::pin(create::create(change, context, id, spec))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.create_many", level = "debug", skip_all)]
+    async fn create_many(
+        &self,
+        context: &WriteContext,
+        tasks: &[(TaskId, TaskSpec)],
+    ) -> StoreResult<Written<Vec<TaskCreateOutcome>>> {
+        let (context, tasks) = (context.clone(), tasks.to_vec());
+        self.writer.write(Lane::Normal, |change| Box::pin(create::create_many(change, context, tasks))).await
     }
 
     #[tracing::instrument(name = "db.tasks.get", level = "debug", skip_all)]
@@ -159,7 +139,7 @@ impl TaskStore for Database {
     async fn due(&self, limit: u32) -> StoreResult<DueTasks> {
         let (due, unreadable) = fire::due(&self.readers, self.schedule_now(), limit).await?;
         if !unreadable.is_empty() {
-            self.writer.write(Lane::Normal, |change| Box::pin(fire::park(change, unreadable))).await?;
+            self.writer.write(Lane::Normal, |change| Box::pin(repair::park(change, unreadable))).await?;
         }
         Ok(due)
     }
@@ -172,11 +152,26 @@ impl TaskStore for Database {
 
     #[tracing::instrument(name = "db.tasks.skips", level = "debug", skip_all)]
     async fn skips(&self, id: TaskId, page: &PageRequest) -> StoreResult<Page<SkipRange>> {
-        Ok(skips(self, id, page).await?)
+        Ok(skips::list(self, id, page).await?)
+    }
+
+    #[tracing::instrument(name = "db.tasks.skips_between", level = "debug", skip_all)]
+    async fn skips_between(&self, id: TaskId, range: &OccurrenceRange) -> StoreResult<Vec<StoredSkip>> {
+        Ok(skips::between(self, id, *range).await?)
     }
 
     #[tracing::instrument(name = "db.tasks.count_unarmed", level = "debug", skip_all)]
     async fn count_unarmed(&self) -> StoreResult<u64> {
-        Ok(count_unarmed(self).await?)
+        Ok(repair::count_unarmed(self).await?)
+    }
+
+    #[tracing::instrument(name = "db.tasks.repair_unarmed", level = "debug", skip_all)]
+    async fn repair_unarmed(&self, limit: u32) -> StoreResult<UnarmedReport> {
+        self.writer.write(Lane::Normal, move |change| Box::pin(repair::repair_unarmed(change, limit))).await
+    }
+
+    #[tracing::instrument(name = "db.tasks.sweep", level = "debug", skip_all)]
+    async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
+        self.writer.write(Lane::Normal, move |change| Box::pin(repair::sweep(change, age, limit))).await
     }
 }

@@ -7,6 +7,9 @@ mod process;
 mod sweeps;
 
 use async_trait::async_trait;
+use sqlx::sqlite::SqliteConnectOptions;
+use sqlx::{ConnectOptions as _, SqliteConnection};
+use switchboard_model::ids::TaskId;
 use switchboard_store_api::{ScheduleClock, Stores};
 use switchboard_store_conformance::Backend;
 use switchboard_store_sqlite::{SqliteOptions, open};
@@ -25,6 +28,11 @@ struct SqliteBackend {
 impl SqliteBackend {
     fn options(&self) -> SqliteOptions {
         SqliteOptions::new(self.folder.path().join("switchboard.db"))
+    }
+
+    /// Opens a connection beside those of the store.
+    async fn raw(&self) -> SqliteConnection {
+        SqliteConnectOptions::new().filename(self.options().path).connect().await.unwrap()
     }
 
     /// Stops the writer and waits until the file is free again.
@@ -57,6 +65,15 @@ impl Backend for SqliteBackend {
 
     async fn idle_transaction(&self) -> Option<Box<dyn Send>> {
         None
+    }
+
+    async fn unarm(&self, task: TaskId) {
+        let mut connection = self.raw().await;
+        sqlx::query("UPDATE tasks SET next_run_at = NULL WHERE id = ?")
+            .bind(task.as_uuid())
+            .execute(&mut connection)
+            .await
+            .unwrap();
     }
 
     async fn close(self) {

@@ -1,11 +1,11 @@
 //! Sweeps of more rows than one command of the writer deletes, and of rows that no trait can age.
 
-use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions as _, SqliteConnection};
+use sqlx::SqliteConnection;
 use switchboard_model::identity::{Actor, RoomName};
 use switchboard_model::ids::RoomId;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
+use switchboard_model::span::Span;
 use switchboard_store_api::{AppendOutcome, Stores, WriteContext};
 use switchboard_store_conformance::Backend as _;
 
@@ -38,10 +38,6 @@ async fn fill_lobby(stores: &Stores, retention: Retention) {
     stores.rooms.append(&(0..MANY).map(|_| event(None)).collect::<Vec<_>>()).await.unwrap();
 }
 
-async fn raw(backend: &SqliteBackend) -> SqliteConnection {
-    SqliteConnectOptions::new().filename(backend.options().path).connect().await.unwrap()
-}
-
 async fn events_left(connection: &mut SqliteConnection) -> i64 {
     sqlx::query_scalar("SELECT COUNT(*) FROM room_events").fetch_one(connection).await.unwrap()
 }
@@ -63,7 +59,7 @@ async fn all_expired_message_ids_are_forgotten_and_counted() {
     let stores = backend.stores().await;
     fill_lobby(&stores, Retention::default()).await;
     stores.rooms.append(&[event(Some("live"))]).await.unwrap();
-    let mut connection = raw(&backend).await;
+    let mut connection = backend.raw().await;
     sqlx::query(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 12345)
          INSERT INTO room_dedupe (room_id, sender, msg_id, pos, expires_at) SELECT randomblob(16), 's', n, 1, n FROM numbers",
@@ -88,7 +84,7 @@ async fn a_room_is_trimmed_over_as_many_commands_as_it_takes() {
     assert_eq!(sweep_all(&stores).await, MANY as u64 - 10);
     let page = stores.rooms.history(&lobby(), 0, 100).await.unwrap().unwrap();
     assert_eq!((page.first_kept, page.top, page.events.len()), (MANY as i64 - 9, MANY as i64, 10));
-    assert_eq!(events_left(&mut raw(&backend).await).await, 10);
+    assert_eq!(events_left(&mut backend.raw().await).await, 10);
     backend.close().await;
 }
 
@@ -98,7 +94,7 @@ async fn a_deleted_room_takes_all_its_events_with_it() {
     let stores = backend.stores().await;
     fill_lobby(&stores, Retention::default()).await;
     assert!(stores.rooms.delete(&context(), &lobby()).await.unwrap());
-    assert_eq!(events_left(&mut raw(&backend).await).await, 0);
+    assert_eq!(events_left(&mut backend.raw().await).await, 0);
     backend.close().await;
 }
 
@@ -107,10 +103,38 @@ async fn events_of_a_room_whose_deletion_was_cut_short_are_swept() {
     let backend = SqliteBackend::create().await;
     let stores = backend.stores().await;
     fill_lobby(&stores, Retention::default()).await;
-    let mut connection = raw(&backend).await;
+    let mut connection = backend.raw().await;
     sqlx::query("DELETE FROM rooms").execute(&mut connection).await.unwrap();
     fill_lobby(&stores, Retention::default()).await;
     assert_eq!(sweep_all(&stores).await, MANY as u64);
     assert_eq!(events_left(&mut connection).await, MANY as i64, "the room that is there keeps its own");
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn a_sweep_that_finds_nothing_writes_nothing() {
+    let backend = SqliteBackend::create().await;
+    let stores = backend.stores().await;
+    fill_lobby(&stores, Retention::default()).await;
+    let mut connection = backend.raw().await;
+    let version = async |connection: &mut SqliteConnection| -> i64 {
+        sqlx::query_scalar("PRAGMA data_version").fetch_one(connection).await.unwrap()
+    };
+    let before = version(&mut connection).await;
+    let (age, limit) = (Span::from_secs(3_600), 10);
+    assert_eq!(stores.runs.sweep(age, limit).await.unwrap(), 0);
+    assert_eq!(stores.outbox.sweep(age, limit).await.unwrap(), 0);
+    assert_eq!(stores.audit.sweep(age, limit).await.unwrap(), 0);
+    assert_eq!(stores.tickets.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.once.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.auth_sessions.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.webhooks.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.limits.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.rooms.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.feed.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.tasks.repair_unarmed(limit).await.unwrap().found, 0);
+    assert_eq!(stores.tasks.sweep(age, limit).await.unwrap(), 0);
+    assert!(stores.instances.sweep().await.unwrap().is_empty());
+    assert_eq!(version(&mut connection).await, before, "the file is as it was");
     backend.close().await;
 }

@@ -1,5 +1,6 @@
 //! The description of a cluster, from which it is booted.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, IntoFuture};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -11,14 +12,20 @@ use switchboard_model::span::Span;
 
 use super::replica::Blueprint;
 use super::{Cluster, Storage, sqlite_url};
+use crate::clock;
 use crate::database::TestDatabase;
 use crate::must::Must as _;
+use crate::proxy::FaultProxy;
+
+/// The variable that says where the database is.
+const DATABASE_URL: &str = "SWITCHBOARD_DATABASE__URL";
 
 /// Which database a cluster gets.
 #[derive(Clone, Copy, Debug)]
 enum Backend {
     Postgres,
     DurablePostgres,
+    OwnPostgres,
     Sqlite,
 }
 
@@ -31,11 +38,19 @@ pub struct ClusterBuilder {
     backend: Backend,
     env: Vec<(String, String)>,
     own_env: Vec<(usize, String, String)>,
+    proxied: BTreeSet<usize>,
 }
 
 impl ClusterBuilder {
     pub(super) const fn new(size: usize) -> Self {
-        Self { size, binary: None, backend: Backend::Postgres, env: Vec::new(), own_env: Vec::new() }
+        Self {
+            size,
+            binary: None,
+            backend: Backend::Postgres,
+            env: Vec::new(),
+            own_env: Vec::new(),
+            proxied: BTreeSet::new(),
+        }
     }
 
     /// Names the server binary: `env!("CARGO_BIN_EXE_switchboard")` in the tests of its package.
@@ -66,6 +81,21 @@ impl ClusterBuilder {
         self.env_of(index, "SWITCHBOARD_TEST_FAIL_POINTS", point)
     }
 
+    /// Leads one replica to its database through a proxy of its own ([`Cluster::proxy`]), until it is restarted.
+    pub fn through_proxy(mut self, index: usize) -> Self {
+        self.proxied.insert(index);
+        self
+    }
+
+    /// Sets the clock of one replica's host wrong by so many minutes, until it is restarted. Its monotonic clock is
+    /// the real one.
+    ///
+    /// # Panics
+    /// Panics when this machine has no `libfaketime` and no way to get it.
+    pub fn clock_offset(self, index: usize, minutes: i32) -> Self {
+        clock::offset(minutes).into_iter().fold(self, |builder, (name, value)| builder.env_of(index, name, &value))
+    }
+
     /// Runs without NOTIFY: replicas poll the change feed.
     pub fn polling(self) -> Self {
         self.env("SWITCHBOARD_REALTIME__HINTS", "off")
@@ -74,6 +104,12 @@ impl ClusterBuilder {
     /// Uses a server that keeps what was committed through a crash.
     pub const fn durable(mut self) -> Self {
         self.backend = Backend::DurablePostgres;
+        self
+    }
+
+    /// Uses a server of its own, which a test can restart ([`Cluster::database_mut`]).
+    pub const fn own_server(mut self) -> Self {
+        self.backend = Backend::OwnPostgres;
         self
     }
 
@@ -95,10 +131,12 @@ impl ClusterBuilder {
             }
             Backend::Postgres => on(TestDatabase::empty().await),
             Backend::DurablePostgres => on(TestDatabase::empty_durable().await),
+            Backend::OwnPostgres => on(TestDatabase::empty_on_own_server().await),
         };
+        let proxies = self.start_proxies(&url).await;
         let key = SecretText::generate(API_KEY_PREFIX).must("making a key");
         let mut env = vec![
-            ("SWITCHBOARD_DATABASE__URL".to_owned(), url),
+            (DATABASE_URL.to_owned(), url),
             ("SWITCHBOARD_REPLICAS".to_owned(), replicas.to_owned()),
             ("SWITCHBOARD_BOOTSTRAP_KEY".to_owned(), key.expose().to_owned()),
             ("SWITCHBOARD_AUTH__SIGNING_KEYS".to_owned(), random_key("test:hs256:")),
@@ -110,7 +148,17 @@ impl ClusterBuilder {
         let client = Client::new(options).must("making a client");
         let own_env = (0..self.size).map(|index| self.own_env_of(index)).collect();
         let blueprint = Blueprint { binary, env, key, client, folder: folder.path().to_owned() };
-        Cluster::boot(blueprint, storage, folder, own_env).await
+        Cluster::boot(blueprint, storage, proxies, folder, own_env).await
+    }
+
+    async fn start_proxies(&mut self, url: &str) -> BTreeMap<usize, FaultProxy> {
+        let mut proxies = BTreeMap::new();
+        for index in std::mem::take(&mut self.proxied) {
+            let proxy = FaultProxy::start(url).await;
+            self.own_env.push((index, DATABASE_URL.to_owned(), proxy.url().to_owned()));
+            proxies.insert(index, proxy);
+        }
+        proxies
     }
 
     fn own_env_of(&self, index: usize) -> Vec<(String, String)> {

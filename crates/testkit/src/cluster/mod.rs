@@ -4,6 +4,7 @@ mod builder;
 mod log;
 mod replica;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitStatus;
 
@@ -18,6 +19,7 @@ use tempfile::TempDir;
 use crate::database::TestDatabase;
 use crate::eventually::wait_until;
 use crate::must::Must as _;
+use crate::proxy::FaultProxy;
 pub use builder::ClusterBuilder;
 use nix::sys::signal::Signal;
 use replica::{Blueprint, Replica};
@@ -35,6 +37,7 @@ enum Storage {
 pub struct Cluster {
     // Dropped in this order: nobody uses the database when it is removed.
     replicas: Vec<Replica>,
+    proxies: BTreeMap<usize, FaultProxy>,
     storage: Storage,
     blueprint: Blueprint,
     folder: Option<TempDir>,
@@ -46,8 +49,14 @@ impl Cluster {
         ClusterBuilder::new(size)
     }
 
-    async fn boot(blueprint: Blueprint, storage: Storage, folder: TempDir, envs: Vec<Vec<(String, String)>>) -> Self {
-        let mut cluster = Self { replicas: Vec::new(), storage, blueprint, folder: Some(folder) };
+    async fn boot(
+        blueprint: Blueprint,
+        storage: Storage,
+        proxies: BTreeMap<usize, FaultProxy>,
+        folder: TempDir,
+        envs: Vec<Vec<(String, String)>>,
+    ) -> Self {
+        let mut cluster = Self { replicas: Vec::new(), proxies, storage, blueprint, folder: Some(folder) };
         for env in envs {
             cluster.spawn(env);
         }
@@ -104,6 +113,27 @@ impl Cluster {
             Storage::Postgres(database) => database,
             Storage::Sqlite => panic!("this cluster has no PostgreSQL database"),
         }
+    }
+
+    /// Returns the database, to restart its server.
+    ///
+    /// # Panics
+    /// Panics for a cluster on SQLite.
+    #[must_use]
+    pub fn database_mut(&mut self) -> &mut TestDatabase {
+        match &mut self.storage {
+            Storage::Postgres(database) => database,
+            Storage::Sqlite => panic!("this cluster has no PostgreSQL database"),
+        }
+    }
+
+    /// Returns the proxy between a replica and its database.
+    ///
+    /// # Panics
+    /// Panics when the replica was not booted behind one.
+    #[must_use]
+    pub fn proxy(&self, index: usize) -> &FaultProxy {
+        &self.proxies[&index]
     }
 
     /// Returns everything that a replica has written since its first boot.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+use switchboard_model::Timestamp;
 use switchboard_testkit_postgres::{Durability, PostgresServer};
 
 use crate::must::Must as _;
@@ -49,6 +50,15 @@ impl TestDatabase {
         Self::empty_on(Durability::Durable).await
     }
 
+    /// Creates an empty database on a server of its own, which can be restarted.
+    ///
+    /// # Panics
+    /// Panics when this machine has no server binaries.
+    pub async fn empty_on_own_server() -> Self {
+        let server = server::start_own().await.must("starting PostgreSQL");
+        Self::on(Arc::new(server), "").await.must("creating a database")
+    }
+
     async fn empty_on(durability: Durability) -> Self {
         let server = server::shared(durability).await.must("finding PostgreSQL");
         Self::on(server, "").await.must("creating a database")
@@ -71,6 +81,17 @@ impl TestDatabase {
         &self.url
     }
 
+    /// Crashes the server and starts it again.
+    ///
+    /// # Panics
+    /// Panics when the server is not this database's own.
+    pub fn restart_server(&mut self) {
+        let Some(server) = Arc::get_mut(&mut self.server) else {
+            panic!("other databases are on this server");
+        };
+        server.restart().must("restarting PostgreSQL");
+    }
+
     /// Executes a statement, such as one that takes a table away.
     ///
     /// # Panics
@@ -82,6 +103,22 @@ impl TestDatabase {
             .map(drop)
             .with_context(|| statement)
             .must("changing a database");
+    }
+
+    /// Counts what a query counts.
+    ///
+    /// # Panics
+    /// Panics when the query fails.
+    pub async fn count(&self, query: &'static str) -> i64 {
+        sqlx::query_scalar(query).fetch_one(&self.pool).await.with_context(|| query).must("counting")
+    }
+
+    /// Returns database time.
+    ///
+    /// # Panics
+    /// Panics when the database does not answer.
+    pub async fn now(&self) -> Timestamp {
+        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&self.pool).await.must("reading the time")
     }
 
     /// Returns a pool for statements of the test itself; the tables are on its search path.

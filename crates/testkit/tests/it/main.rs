@@ -2,3 +2,5 @@
 
 #[cfg(test)]
 mod database;
+#[cfg(test)]
+mod proxy;

@@ -1,4 +1,4 @@
-//! Actions that reach beyond the scheduler: publishing an event, and the functions of `system` tasks.
+//! The action that publishes an event.
 
 use async_trait::async_trait;
 use switchboard_events::Publisher;
@@ -9,12 +9,12 @@ use switchboard_model::run::LeasedRun;
 use switchboard_model::task::Action;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::Published;
-use switchboard_scheduler::{ActionError, ActionRunner, HistoryAges, SystemRegistry};
-use switchboard_store_api::{AppendOutcome, Stores};
+use switchboard_scheduler::{ActionError, ActionRunner};
+use switchboard_store_api::AppendOutcome;
 use tokio_util::sync::CancellationToken;
 
-/// Publishes the event of a run. The message id is that of the run, so that a repeated attempt cannot
-/// publish twice.
+/// Publishes the event of a run. The message id is that of its effect, so that a repeated attempt cannot publish
+/// twice, and a retry of the ended run publishes again.
 pub(crate) struct EventRunner(pub(crate) Publisher);
 
 #[async_trait]
@@ -28,7 +28,8 @@ impl ActionRunner for EventRunner {
             return Err(ActionError::Permanent("not an event action".to_owned()));
         };
         let payload = action.payload.clone().or_else(|| run.input.clone()).unwrap_or_else(JsonText::null);
-        let key = run.id.to_string().parse().map_err(|_| ActionError::Permanent("run id is no key".to_owned()))?;
+        let msg_id = run.effect_id();
+        let key = msg_id.parse().map_err(|_| ActionError::Permanent("run id is no key".to_owned()))?;
         let event = NewEvent {
             room: action.to.room(),
             event: action.event.clone(),
@@ -45,7 +46,7 @@ impl ActionRunner for EventRunner {
                 return Err(ActionError::Permanent(refusal(code, action.to.room().as_str())));
             }
         };
-        let published = Published { msg_id: run.id.to_string(), position: Some(position), duplicate };
+        let published = Published { msg_id, position: Some(position), duplicate };
         JsonText::encode(&published).map(Some).map_err(|error| ActionError::Permanent(error.to_string()))
     }
 }
@@ -55,23 +56,5 @@ fn refusal(code: ErrorCode, room: &str) -> String {
         ErrorCode::NotFound => format!("there is no room {room}; create it first"),
         ErrorCode::PayloadTooLarge => "the payload is above 60 KiB".to_owned(),
         code => format!("the event was refused: {}", code.as_str()),
-    }
-}
-
-/// Lists the functions that `system` tasks can call.
-pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegistry {
-    let registry = SystemRegistry::standard(stores, ages);
-    #[cfg(debug_assertions)]
-    let registry = registry.with("test.wait", wait);
-    registry
-}
-
-/// Takes a second and a half, for tests that need a run to be under way; not in release builds.
-#[cfg(debug_assertions)]
-async fn wait(stop: CancellationToken) -> Result<JsonText, ActionError> {
-    let time = std::time::Duration::from_millis(1500);
-    match stop.run_until_cancelled(tokio::time::sleep(time)).await {
-        Some(()) => Ok(JsonText::null()),
-        None => Err(ActionError::Permanent("stopped".to_owned())),
     }
 }

@@ -1,14 +1,17 @@
 //! Planning a firing: which due occurrences of a task become runs and which are recorded as skipped.
 //!
-//! The rules are those of the missed policy; the overlap policy needs the active runs and is applied
-//! by the store, under the lock of the task.
+//! A plan follows the missed policy and the start deadline. The overlap policy needs the active runs, which the store
+//! counts under the lock of the task. What edits and pauses do to the schedule is beside.
 
+mod arming;
+
+pub use self::arming::{Armed, Arming, Resumed, arm, edit, rearm, resume};
 use crate::Timestamp;
 use crate::ids::TaskId;
-use crate::run::{SkipCause, SkipRange};
+use crate::run::{SkipCause, SkipRange, StoredSkip};
 use crate::schedule::{Occurrences, Schedule, ScheduleError};
 use crate::span::Span;
-use crate::task::{MissedPolicy, TaskSpec};
+use crate::task::{MissedPolicy, Overlap, TaskSpec};
 
 /// How late an occurrence may be noticed before it counts as missed.
 pub const MISFIRE_GRACE: Span = Span::from_secs(60);
@@ -62,10 +65,49 @@ pub struct FirePlan {
     pub next_run_at: Option<Timestamp>,
 }
 
+impl FirePlan {
+    /// Applies the overlap policy: with `active` runs of the task that have not ended, returns the planned runs that
+    /// come into being, and the occurrences that are left out.
+    #[must_use]
+    pub fn admit(&self, active: u64) -> (&[PlannedRun], Option<SkipRange>) {
+        let spec = &self.task.spec;
+        let planned = self.runs.len();
+        let (runs, rest, cause) = match spec.overlap {
+            Overlap::Replace => {
+                let (rest, runs) = self.runs.split_at(planned.saturating_sub(1));
+                (runs, rest, SkipCause::Overlap)
+            }
+            Overlap::Skip => {
+                let (runs, rest) = self.runs.split_at(planned.min(usize::from(active == 0)));
+                (runs, rest, SkipCause::Overlap)
+            }
+            Overlap::Allow | Overlap::Queue => {
+                let room = usize::try_from(spec.room(active)).unwrap_or(planned);
+                let (runs, rest) = self.runs.split_at(planned.min(room));
+                (runs, rest, SkipCause::Limit)
+            }
+        };
+        let left_out = rest.first().zip(rest.last()).map(|(first, last)| SkipRange {
+            from: first.scheduled_for,
+            to: last.scheduled_for,
+            count: rest.len() as u64,
+            cause,
+        });
+        (runs, left_out)
+    }
+
+    /// Returns skipped occurrences as they are stored, with the schedule that they are counted by.
+    #[must_use]
+    pub fn stored(&self, range: SkipRange) -> StoredSkip {
+        StoredSkip { range, schedule: self.task.spec.schedule.clone() }
+    }
+}
+
 /// Plans the firing of a due task at database time `now`.
 ///
-/// Skips in a gap of local time are recorded by the plan that moves the task past the gap, which may be before
-/// the clocks get there. The schedule must be one that [`check`](crate::schedule::Schedule::check) accepts.
+/// Of what the missed policy keeps, occurrences whose start deadline has passed are skipped too. Skips in a gap of
+/// local time are recorded by the plan that moves the task past the gap, which may be before the clocks get there. The
+/// schedule must be one that [`check`](crate::schedule::Schedule::check) accepts.
 #[must_use]
 pub fn plan(task: DueTask, now: Timestamp, grace: Span) -> FirePlan {
     let nothing = |task: DueTask| FirePlan { next_run_at: Some(task.next_run_at), task, runs: vec![], skips: vec![] };
@@ -75,58 +117,41 @@ pub fn plan(task: DueTask, now: Timestamp, grace: Span) -> FirePlan {
     let Some(due) = schedule.between(task.next_run_at, now) else {
         return nothing(task);
     };
-    let missed = due.take(due.count_before(now - grace.to_delta()));
-    let on_time = due.skip(missed.map_or(0, |missed| missed.count));
-    let (caught_up, skipped) = split_missed(missed, on_time.is_some(), now, task.spec.missed);
+    let misfired = now - grace.to_delta();
+    let missed = due.count_before(misfired);
+    let keeps_none = task.spec.missed == MissedPolicy::Coalesce && missed < due.count;
+    let caught_up = due.take(missed).filter(|_| !keeps_none).map_or(0, |missed| kept(missed, task.spec.missed, now));
+    let (dropped, wanted) = (due.take(missed - caught_up), due.skip(missed - caught_up));
+    let in_time = |deadline: Span| wanted.map_or(0, |wanted| wanted.count_before(now - deadline.to_delta()));
+    let late = task.spec.start_deadline.map_or(0, in_time);
 
-    let mut runs: Vec<PlannedRun> = Vec::new();
-    let room = MOST_RUNS_PER_FIRE;
-    let caught_up_now = caught_up.and_then(|all| all.take(room));
-    runs.extend(
-        caught_up_now
-            .into_iter()
-            .flat_map(Occurrences::iter)
-            .map(|at| PlannedRun { scheduled_for: at, is_catch_up: true }),
-    );
-    let on_time_now = on_time.and_then(|all| all.take(room - runs.len() as u64));
-    runs.extend(
-        on_time_now
-            .into_iter()
-            .flat_map(Occurrences::iter)
-            .map(|at| PlannedRun { scheduled_for: at, is_catch_up: false }),
-    );
-
+    let planned = wanted.and_then(|wanted| wanted.skip(late)).and_then(|runs| runs.take(MOST_RUNS_PER_FIRE));
+    let planned = planned.into_iter().flat_map(Occurrences::iter);
+    let runs: Vec<_> = planned.map(|at| PlannedRun { scheduled_for: at, is_catch_up: at < misfired }).collect();
     let last_handled = runs.last().map_or(due.last(), |run| run.scheduled_for);
     let next_run_at = schedule.next_after(last_handled);
-    let missed = skipped.map(|range| skip_range(range, SkipCause::Missed));
-    let gaps = schedule.gaps(task.next_run_at, next_run_at.unwrap_or(now));
-    let gaps = gaps.into_iter().map(|at| SkipRange { from: at, to: at, count: 1, cause: SkipCause::Gap });
-    let skips = missed.into_iter().chain(gaps).collect();
+    let dropped = dropped.map(|range| range.skipped(SkipCause::Missed));
+    let late = wanted.and_then(|wanted| wanted.take(late)).map(|range| range.skipped(SkipCause::Deadline));
+    let gaps = gaps(&schedule, task.next_run_at, next_run_at.unwrap_or(now));
+    let skips = dropped.into_iter().chain(late).chain(gaps).collect();
     FirePlan { task, runs, skips, next_run_at }
 }
 
-/// Divides the missed occurrences into those that run and those that are skipped.
-fn split_missed(
-    missed: Option<Occurrences>,
-    has_on_time: bool,
-    now: Timestamp,
-    policy: MissedPolicy,
-) -> (Option<Occurrences>, Option<Occurrences>) {
-    let Some(missed) = missed else { return (None, None) };
-    let kept = match policy {
+/// Counts the newest of the missed occurrences that the policy keeps.
+fn kept(missed: Occurrences, policy: MissedPolicy, now: Timestamp) -> u64 {
+    match policy {
         MissedPolicy::Skip => 0,
-        MissedPolicy::Coalesce => u64::from(!has_on_time),
+        MissedPolicy::Coalesce => 1,
         MissedPolicy::CatchUp { max, window } => {
             let in_window = missed.count - missed.count_before(now - window.to_delta());
             in_window.min(u64::from(max))
         }
-    };
-    let dropped = missed.count - kept;
-    (missed.skip(dropped), missed.take(dropped))
+    }
 }
 
-fn skip_range(range: Occurrences, cause: SkipCause) -> SkipRange {
-    SkipRange { from: range.first, to: range.last(), count: range.count, cause }
+fn gaps(schedule: &Schedule, after: Timestamp, before: Timestamp) -> impl Iterator<Item = SkipRange> + use<> {
+    let gaps = schedule.gaps(after, before).into_iter();
+    gaps.map(|at| SkipRange { from: at, to: at, count: 1, cause: SkipCause::Gap })
 }
 
 #[cfg(test)]
@@ -196,6 +221,59 @@ mod tests {
         assert_eq!(caught_up, [at("2027-01-14T23:58:50Z"), at("2027-01-14T23:58:55Z"), at("2027-01-14T23:59:00Z")]);
         assert_eq!(plan.runs.len(), 15);
         assert_eq!(plan.skips[0].count, ALL - 15);
+    }
+
+    #[test]
+    fn what_is_past_its_start_deadline_is_skipped_for_that() {
+        let mut task = due(MissedPolicy::CatchUp { max: 3, window: Span::from_secs(3600) });
+        task.spec.start_deadline = Some(Span::from_secs(62));
+        let plan = plan(task, at(BACK), MISFIRE_GRACE);
+        // 23:59:00 is late by 62 s to the second and may still start.
+        assert_eq!(plan.runs[0], PlannedRun { scheduled_for: at("2027-01-14T23:59:00Z"), is_catch_up: true });
+        let range = |from, to, count, cause| SkipRange { from: at(from), to: at(to), count, cause };
+        assert_eq!(
+            plan.skips,
+            [
+                range("2027-01-01T00:00:05Z", "2027-01-14T23:58:45Z", ALL - 15, SkipCause::Missed),
+                range("2027-01-14T23:58:50Z", "2027-01-14T23:58:55Z", 2, SkipCause::Deadline),
+            ]
+        );
+
+        let mut late = due(MissedPolicy::Skip);
+        late.spec.start_deadline = Some(Span::from_secs(5));
+        let plan = super::plan(late, at("2027-01-01T00:00:11Z"), MISFIRE_GRACE);
+        assert_eq!(plan.skips, [range("2027-01-01T00:00:05Z", "2027-01-01T00:00:05Z", 1, SkipCause::Deadline)]);
+        assert_eq!(plan.runs, [PlannedRun { scheduled_for: at("2027-01-01T00:00:10Z"), is_catch_up: false }]);
+        let mut all_late = due(MissedPolicy::Coalesce);
+        all_late.spec.start_deadline = Some(Span::from_millis(1));
+        let plan = super::plan(all_late, at("2027-01-01T00:00:11Z"), MISFIRE_GRACE);
+        assert_eq!((plan.runs.len(), plan.next_run_at), (0, Some(at("2027-01-01T00:00:15Z"))));
+    }
+
+    #[test]
+    fn the_overlap_policy_admits_from_one_end() {
+        let plan_of = |overlap| {
+            let mut task = due(MissedPolicy::Skip);
+            (task.spec.overlap, task.spec.queue_max) = (overlap, 3);
+            plan(task, at("2027-01-01T00:00:21Z"), MISFIRE_GRACE)
+        };
+        for (overlap, active, admitted, left_out) in [
+            (Overlap::Allow, 9, 0..4, None),
+            (Overlap::Skip, 0, 0..1, Some((1..4, SkipCause::Overlap))),
+            (Overlap::Skip, 1, 0..0, Some((0..4, SkipCause::Overlap))),
+            (Overlap::Queue, 1, 0..2, Some((2..4, SkipCause::Limit))),
+            (Overlap::Queue, 5, 0..0, Some((0..4, SkipCause::Limit))),
+            (Overlap::Replace, 1, 3..4, Some((0..3, SkipCause::Overlap))),
+        ] {
+            let plan = plan_of(overlap);
+            let left_out = left_out.map(|(range, cause)| SkipRange {
+                from: plan.runs[range.start].scheduled_for,
+                to: plan.runs[range.end - 1].scheduled_for,
+                count: range.len() as u64,
+                cause,
+            });
+            assert_eq!(plan.admit(active), (&plan.runs[admitted], left_out), "{overlap:?} beside {active}");
+        }
     }
 
     #[test]

@@ -1,0 +1,36 @@
+//! The functions that `system` tasks can call.
+
+#[cfg(debug_assertions)]
+use switchboard_model::json_text::JsonText;
+#[cfg(debug_assertions)]
+use switchboard_scheduler::ActionError;
+use switchboard_scheduler::{HistoryAges, SystemRegistry};
+use switchboard_store_api::Stores;
+#[cfg(debug_assertions)]
+use tokio_util::sync::CancellationToken;
+
+/// Lists the functions that `system` tasks can call.
+pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegistry {
+    let registry = SystemRegistry::standard(stores, ages);
+    #[cfg(debug_assertions)]
+    let registry = registry
+        .with("test.wait", |stop| wait(stop, std::time::Duration::from_millis(1500)))
+        .with("test.wait_minute", |stop| wait(stop, std::time::Duration::from_secs(60)))
+        .with("test.kill", kill);
+    registry
+}
+
+/// Takes its time, for tests that need a run to be under way; not in release builds.
+#[cfg(debug_assertions)]
+async fn wait(stop: CancellationToken, time: std::time::Duration) -> Result<JsonText, ActionError> {
+    match stop.run_until_cancelled(tokio::time::sleep(time)).await {
+        Some(()) => Ok(JsonText::null()),
+        None => Err(ActionError::Permanent("stopped".to_owned())),
+    }
+}
+
+/// Ends the process as a crash does, for tests of runs that take their replica along; not in release builds.
+#[cfg(debug_assertions)]
+async fn kill(_stop: CancellationToken) -> Result<JsonText, ActionError> {
+    std::process::abort()
+}
