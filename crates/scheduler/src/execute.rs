@@ -60,6 +60,7 @@ impl Executor {
         let task = async move {
             executor.execute(&run, &lease).await;
             drop((lease, permit));
+            executor.wakes.progress.send_modify(|progress| progress.attempts += 1);
             if executor.wakes.wants_permits.load(Ordering::SeqCst) {
                 executor.wakes.dispatch.now();
             }

@@ -72,7 +72,6 @@ impl Finisher {
             let answer = timeout(LONGEST_CALL, self.runs.finish(&finishes)).await;
             let error = match answer.unwrap_or_else(|elapsed| Err(StoreError::Unavailable(elapsed.into()))) {
                 Ok(outcomes) => {
-                    self.wakes.progress.send_modify(|progress| progress.attempts += outcomes.len() as u64);
                     batch.into_iter().zip(outcomes).for_each(|(ended, outcome)| self.acknowledged(ended, outcome));
                     return Ok(());
                 }

@@ -13,6 +13,7 @@ use switchboard_store_api::{FeedStore, ScheduleClock, StoreError, Stores};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout};
 
+use crate::lease::Held;
 use crate::observer::Wakes;
 
 /// How soon to look again when nothing was heard of: workers outside this process tell only the database.
@@ -54,17 +55,19 @@ pub struct Replay {
     feed: Arc<dyn FeedStore>,
     clock: ScheduleClock,
     wakes: Arc<Wakes>,
+    held: Arc<Held>,
     turn: Arc<Semaphore>,
 }
 
 impl Replay {
     /// Makes the replay of stores that have a clock to be moved.
-    pub(crate) fn new(stores: &Stores, wakes: &Arc<Wakes>) -> Option<Self> {
+    pub(crate) fn new(stores: &Stores, wakes: &Arc<Wakes>, held: &Arc<Held>) -> Option<Self> {
         stores.schedule_clock.set_time()?;
         Some(Self {
             feed: Arc::clone(&stores.feed),
             clock: stores.schedule_clock.clone(),
             wakes: Arc::clone(wakes),
+            held: Arc::clone(held),
             turn: Arc::new(Semaphore::new(1)),
         })
     }
@@ -130,7 +133,8 @@ impl Replay {
             progress.borrow_and_update();
             let agenda = self.feed.agenda().await?;
             let is_due = agenda.next.is_some_and(|next| next <= self.now());
-            if !is_due && agenda.active == 0 {
+            // An attempt counts once this process has let go of it, a moment after the database knows its end.
+            if !is_due && agenda.active == 0 && self.held.len() == 0 {
                 return Ok(Settled::Quiet(agenda));
             }
             let left = until.saturating_duration_since(Instant::now());

@@ -73,7 +73,7 @@ impl Scheduler {
     /// Returns what moves the schedule clock of the stores, if a test may do that.
     #[must_use]
     pub fn replay(&self) -> Option<Replay> {
-        Replay::new(&self.stores, &self.wakes)
+        Replay::new(&self.stores, &self.wakes, &self.held)
     }
 
     /// Returns what the change feed is to call with each tick.

@@ -23,7 +23,7 @@ async fn standing(backend: &dyn Backend) -> (Stores, ScheduleClock) {
 }
 
 fn daily() -> Option<Schedule> {
-    serde_json::from_str(r#"{"cron":"0 12 * * *","zone":"Europe/Berlin"}"#).unwrap()
+    serde_json::from_str(r#"{"cron":{"expression":"0 12 * * *","zone":"Europe/Berlin"}}"#).unwrap()
 }
 
 pub(crate) async fn tasks_become_due_by_the_set_time(backend: &dyn Backend) {

@@ -94,12 +94,14 @@ async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> StoreResult<
     if entries.is_empty() {
         return tx.undo(RelayReport::default()).await;
     }
-    let failures = apply(&mut tx, &entries, care).await?;
-    remove(&mut tx, &entries, &failures).await?;
+    let failed = match apply(&mut tx, &entries, care).await {
+        Ok(failed) => failed,
+        // At once, for whoever tries again passes over what is locked.
+        Err(error) => return tx.undo(Err(error)).await?,
+    };
     fail_point::hit(FailPoint::BeforeTriggerCommit);
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterTriggerCommit);
-    let failed = failures.len() as u64;
     let taken = entries.len() as u64;
     Ok(RelayReport { applied: taken - failed, failed, more: taken >= u64::from(limit) })
 }
@@ -127,8 +129,8 @@ async fn take(tx: &mut Tx, limit: u32) -> StoreResult<Vec<Entry>> {
     .map_err(fault)
 }
 
-/// Lets entries take effect; returns which cannot, and why.
-async fn apply(tx: &mut Tx, entries: &[Entry], care: Care) -> StoreResult<Vec<(i64, String)>> {
+/// Lets entries take effect and takes them out; returns how many could not and are kept.
+async fn apply(tx: &mut Tx, entries: &[Entry], care: Care) -> StoreResult<u64> {
     let (mut ids, mut runs, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for entry in entries {
         match entry.run() {
@@ -155,7 +157,8 @@ async fn apply(tx: &mut Tx, entries: &[Entry], care: Care) -> StoreResult<Vec<(i
             }
         }
     }
-    Ok(failures)
+    remove(tx, entries, &failures).await?;
+    Ok(failures.len() as u64)
 }
 
 /// Makes a run, and leaves the transaction as it was where that fails.

@@ -121,8 +121,7 @@ async fn the_ids_are_those_of_the_runs_and_grow_with_time() {
 async fn an_application_that_stands_idle_after_the_call_stalls_nobody() {
     let backend = PgBackend::create().await;
     let stores = backend.stores().await;
-    let skip =
-        r#"{"name":"job","action":{"system":{"function":"nothing"}},"overlap":"skip","schedule":{"every":"1h"}}"#;
+    let skip = r#"{"name":"job","action":{"system":{"function":"nothing"}},"overlap":"skip","schedule":{"every":{"interval":"1h"}}}"#;
     let task = create(&stores, skip).await;
     let other = create(&stores, &skip.replace("job", "other")).await;
     let mut idle = backend.database.pool().begin().await.unwrap();
