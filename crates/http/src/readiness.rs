@@ -19,6 +19,9 @@ const CACHED_FOR: Duration = Duration::from_secs(1);
 /// How long a request may wait before the database is asked whether it lives.
 const UNSUSPICIOUS: Duration = Duration::from_secs(1);
 
+/// How many pings in a row must fail before requests are given up.
+const FAILURES_TO_GIVE_UP: u32 = 2;
+
 /// How many pings in a row must fail before the database counts as gone.
 const FAILURES_TO_UNREADY: u32 = 3;
 
@@ -41,6 +44,8 @@ pub(crate) struct Check {
 pub(crate) struct Readiness {
     lifecycle: Lifecycle,
     database: Arc<dyn FeedStore>,
+    /// Whether the database is another process, which can fall silent.
+    is_remote: bool,
     feed: FeedStatus,
     pings: Mutex<Pings>,
 }
@@ -58,6 +63,7 @@ impl Readiness {
         Self {
             lifecycle: api.lifecycle.clone(),
             database: Arc::clone(&api.stores.feed),
+            is_remote: api.stores.capabilities.allows_replicas,
             feed: api.feed.clone(),
             pings: Mutex::new(Pings { started: None, failures: FAILURES_TO_UNREADY }),
         }
@@ -75,11 +81,11 @@ impl Readiness {
         ]
     }
 
-    /// Returns once the database gives no answer to a ping, of which the first is sent after a while.
+    /// Returns once a database beyond a network gives no answer to pings, of which the first is sent after a while.
     pub(crate) async fn silence(&self) {
         loop {
             sleep(UNSUSPICIOUS).await;
-            if self.failed_pings().await > 0 {
+            if self.is_remote && self.failed_pings().await >= FAILURES_TO_GIVE_UP {
                 return;
             }
         }
@@ -166,6 +172,7 @@ mod tests {
             lifecycle,
             feed: Feed::new(database.clone(), TickRequest::default(), Vec::new()).status(),
             database,
+            is_remote: true,
             pings: Mutex::new(Pings { started: None, failures: FAILURES_TO_UNREADY }),
         }
     }
@@ -201,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_silence_of_the_database_is_noticed_within_four_seconds() {
+    async fn the_silence_of_the_database_is_noticed_within_six_seconds() {
         let database = Arc::new(Database::default());
         database.is_up.store(1, Ordering::SeqCst);
         let readiness = readiness(&database);
@@ -209,7 +216,7 @@ mod tests {
         database.is_up.store(0, Ordering::SeqCst);
         let started = Instant::now();
         readiness.silence().await;
-        assert!(started.elapsed() <= Duration::from_secs(4), "{:?}", started.elapsed());
+        assert!(started.elapsed() <= Duration::from_secs(6), "{:?}", started.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

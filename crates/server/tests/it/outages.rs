@@ -24,8 +24,6 @@ const SOON: Duration = Duration::from_secs(25);
 async fn a_replica_whose_database_falls_silent_gives_up_its_runs_and_comes_back() {
     let cluster = cluster(2).lease("2s".parse().unwrap()).through_proxy(0).await;
     create_room(cluster.client(1), "lobby").await;
-    let mut socket = cluster.socket(0, "ann").await;
-    socket.handle().join(&room("lobby"), Since::default()).await.unwrap();
     let task = create_task(cluster.client(1), slow_task("slow")).await;
     let triggered = join_all((0..8).map(|_| trigger(cluster.client(1), task.id))).await;
     wait_until("runs on the replica that loses its database", async || {
@@ -55,6 +53,8 @@ async fn a_replica_whose_database_falls_silent_gives_up_its_runs_and_comes_back(
     cluster.proxy(0).set(Traffic::Flows);
     wait_until("readiness", async || cluster.client(0).ready().await).await;
     is_working(&cluster).await;
+    let mut socket = cluster.socket(0, "ann").await;
+    socket.handle().join(&room("lobby"), Since::default()).await.unwrap();
     cluster.client(1).publish(&room("lobby"), &event("note", serde_json::json!(1))).await.unwrap();
     assert_eq!(next_event(&mut socket).await.event.as_str(), "note");
 }
@@ -85,8 +85,11 @@ async fn queued_runs_survive_a_restart_of_postgresql() {
     let ticking = create_task(cluster.client(0), value).await;
     let note = create_task(cluster.client(0), event_task("note", "lobby")).await;
     let slow = create_task(cluster.client(0), slow_task("slow")).await;
-    let mut triggered = join_all((0..8).map(|_| trigger(cluster.client(0), slow.id))).await;
-    triggered.extend(join_all((0..40).map(|_| trigger(cluster.client(1), note.id))).await);
+    let mut triggered = Vec::new();
+    for n in 0..24 {
+        let task = if n % 4 == 0 { slow.id } else { note.id };
+        triggered.push(trigger(cluster.client(n % 2), task).await);
+    }
     tokio::task::block_in_place(|| cluster.database_mut().restart_server());
 
     for index in 0..2 {
