@@ -98,6 +98,17 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("api_keys::create", "Makes an API key and shows its secret, this one time.", &[201]),
     operation("api_keys::list", "Lists all API keys, without their secrets.", &[]),
     operation("api_keys::revoke", "Revokes an API key at once.", &[204, 404]),
+    operation(
+        "outbox::failed",
+        "Lists what applications have left in their transactions and could not take effect, newest first.",
+        &[],
+    ),
+    operation("test_clock::show", "Tells where the test clock stands and what is due next.", &[409]),
+    operation(
+        "test_clock::advance",
+        "Moves the test clock forward, instant by instant, and lets what becomes due on the way run to its end.",
+        &[409],
+    ),
     operation("audit::list", "Lists the audit log, newest first.", &[]),
     operation("audit::export", "Returns the whole audit log as one JSON text a line, oldest first.", &[]),
 ];

@@ -77,6 +77,9 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/api-keys", "admin"),
     ("GET", "/api/v1/api-keys", "admin"),
     ("DELETE", "/api/v1/api-keys/{id}", "admin"),
+    ("GET", "/api/v1/outbox/failed", "admin"),
+    ("GET", "/api/v1/test-clock", "admin"),
+    ("POST", "/api/v1/test-clock", "admin"),
     ("GET", "/api/v1/audit", "admin"),
     ("GET", "/api/v1/audit/export", "admin"),
 ];

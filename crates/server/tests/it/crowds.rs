@@ -90,7 +90,7 @@ async fn fifty_writers_never_find_sqlite_locked() {
 }
 
 async fn sweep(client: &Client) {
-    let task = client.find_task(&"system:sweep".parse().unwrap()).await.unwrap();
+    let task = client.find_task(&"system:prune_history".parse().unwrap()).await.unwrap();
     let run = client.trigger_task(task.id, &Default::default()).await;
     // Under its overlap policy a sweep that goes on by its schedule stands for this one.
     if let Ok(triggered) = run {
