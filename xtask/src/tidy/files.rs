@@ -12,7 +12,7 @@ const MOST_LINES: usize = 500;
 const EMPTY_NAMES: [&str; 8] = ["util", "utils", "common", "helper", "helpers", "manager", "misc", "shared"];
 
 /// Files that one store has and the other needs no twin of.
-const SINGLE_STORE_FILES: [&str; 4] = ["diagnose.rs", "hints.rs", "runs/permits.rs", "writer.rs"];
+const SINGLE_STORE_FILES: [&str; 5] = ["diagnose.rs", "hints.rs", "link.rs", "runs/permits.rs", "writer.rs"];
 
 /// Requires that a file says first what it is for.
 pub(super) fn opens_with_module_documentation(sources: &[Source]) -> Vec<Finding> {

@@ -196,5 +196,6 @@ pub(super) const fn finish_of(run: &LeasedRun, ending: Ending) -> Finish {
 
 /// Lets a moment pass between two looks.
 pub(super) async fn moment() {
+    // Its callers look again after it.
     sleep(Duration::from_millis(5)).await;
 }
