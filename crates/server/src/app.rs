@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
@@ -161,8 +162,17 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         tracker: trackers.edge.clone(),
     };
     let address = listen(config, api, &trackers, &stop).await?;
-    lifecycle.set_ready();
+    let started = started(Arc::clone(&hub), lifecycle.clone());
+    trackers.core.spawn(stop.core.clone().run_until_cancelled_owned(started));
     Ok(App { address, stores, hub, lifecycle, scheduler, membership, stop, trackers })
+}
+
+/// Counts as started once the change feed was read, since until then nothing here knows what time it is.
+async fn started(hub: Arc<Hub>, lifecycle: Lifecycle) {
+    while hub.now().is_none() {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    lifecycle.set_ready();
 }
 
 /// Decides how people sign in; the keys of another issuer are kept fresh from now on.

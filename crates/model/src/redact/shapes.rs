@@ -117,7 +117,7 @@ fn private_key(text: &str, word: &str) -> Option<(usize, usize)> {
     if !word.starts_with("-----BEGIN") {
         return None;
     }
-    let label = text.get(..text.len().min(60)).and_then(|head| head.find("PRIVATE KEY-----"))?;
+    let label = text[..text.floor_char_boundary(60)].find("PRIVATE KEY-----")?;
     let end = text[label..].find(END).map_or(text.len(), |found| label + found);
     Some((0, end))
 }

@@ -95,7 +95,7 @@ fn request(action: &HttpAction, run: &LeasedRun, keys: &[WebhookKey]) -> Result<
         let value = HeaderValue::from_str(value).map_err(|_| "the action has a header with an unusable value")?;
         headers.insert(name, value);
     }
-    let id = run.id.to_string();
+    let id = run.effect_id();
     let mut set = |name: &'static str, value: &str| -> Result<(), &'static str> {
         let value = HeaderValue::from_str(value).map_err(|_| "the run has a name that fits in no header")?;
         headers.insert(name, value);

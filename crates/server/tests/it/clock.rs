@@ -102,7 +102,9 @@ async fn delays_retries_instants_and_pauses_are_replayed(cluster: Cluster) {
         value
     };
     let once = create_task(client, scheduled("once", json!({"at": "2027-01-05T06:00:00Z"}))).await;
-    let paused = create_task(client, scheduled("paused", json!({"cron": {"expression": "0 0 * * *"}}))).await;
+    let mut silent = scheduled("paused", json!({"cron": {"expression": "0 0 * * *"}}));
+    silent["missed"] = json!("skip");
+    let paused = create_task(client, silent).await;
     client.pause_task(paused.id).await.unwrap();
     let plain = create_task(client, event_task("plain", "lobby")).await;
     let delayed = TriggerRequest { delay: Some("36h".parse().unwrap()), ..TriggerRequest::default() };

@@ -39,7 +39,7 @@ async fn a_run_is_worked_on_step_by_step() {
     let (id, fence) = (runs[0]["id"].as_str().unwrap(), runs[0]["fence"].to_string());
     assert_eq!(runs[0]["input"], json!({"n": 1.0e5}));
     assert!(cli.says(&["work", "heartbeat", id, "--fence", &fence]).starts_with("The lease holds until"));
-    assert!(cli.fails(&["work", "heartbeat", id, "--fence", "1"]).contains("fenced"));
+    assert!(cli.fails(&["work", "heartbeat", id, "--fence", "0"]).contains("fenced"));
     let said = cli.says(&["work", "fail", id, "--fence", &fence, "--error", "no", "--delay", "0s"]);
     assert!(said.contains("is tried again"), "{said}");
     let runs = cli.gives(&["work", "lease", "default", "--wait", "5s"]);

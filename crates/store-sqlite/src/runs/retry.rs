@@ -1,5 +1,6 @@
 //! Retries: ended runs that somebody wants again, one or many, as if they were new.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 use switchboard_model::feed::SignalKind;
@@ -45,11 +46,12 @@ pub(super) async fn redrive(
     let mut specs = HashMap::new();
     let mut pools = BTreeSet::new();
     for run in ended {
-        if !specs.contains_key(&run.task_id) {
-            specs.insert(run.task_id, spec_of(change, run.task_id).await?);
-        }
-        let is_refused = match specs.get(&run.task_id) {
-            Some(Ok(spec)) if rival(change, &run, spec.as_ref()).await?.is_none() => {
+        let spec = match specs.entry(run.task_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(spec_of(change, run.task_id).await?),
+        };
+        let is_refused = match spec {
+            Ok(spec) if rival(change, &run, spec.as_ref()).await?.is_none() => {
                 requeue(change, &run, spec.as_ref()).await?;
                 false
             }

@@ -1,5 +1,6 @@
 //! Triggers: runs that somebody asks for, one or many, under the overlap policies of their tasks.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 
 use switchboard_model::feed::SignalKind;
@@ -102,12 +103,15 @@ impl Placing {
         if let Some(holder) = dedupe::holder(change, run).await? {
             return Ok(TriggerOutcome::Duplicate(holder));
         }
-        if !self.specs.contains_key(&run.task_id) {
-            let row = tasks::row(&mut change.connection, run.task_id).await?;
-            let spec = row.map(|row| row.spec()).transpose().map_err(|error| StoreError::corrupt("task", error))?;
-            self.specs.insert(run.task_id, spec);
-        }
-        let Some(Some(spec)) = self.specs.get(&run.task_id) else { return Ok(TriggerOutcome::TaskNotFound) };
+        let spec = match self.specs.entry(run.task_id) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => {
+                let row = tasks::row(&mut change.connection, run.task_id).await?;
+                let spec = row.map(|row| row.spec()).transpose();
+                unknown.insert(spec.map_err(|error| StoreError::corrupt("task", error))?)
+            }
+        };
+        let Some(spec) = spec else { return Ok(TriggerOutcome::TaskNotFound) };
         if let Some(outcome) = obstacle(change, run, spec).await? {
             if let TriggerOutcome::Adopted(id) = outcome {
                 dedupe::keep(change, run, id).await?;
