@@ -70,6 +70,9 @@ uuid_ids! {
     WebhookSecretId,
 }
 
+/// What the identities of external workers begin with.
+const EXTERNAL_PREFIX: &str = "worker:";
+
 /// The identity of one running process: its configured name and a suffix that is new at every boot.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
@@ -81,6 +84,18 @@ impl InstanceId {
     pub fn boot(name: &str) -> Self {
         let suffix = Uuid::new_v4().simple().to_string();
         Self(format!("{name}-{}", &suffix[..10]))
+    }
+
+    /// Makes the identity of an external worker, which no process has: names of processes contain no colon.
+    #[must_use]
+    pub fn external(worker: &str) -> Self {
+        Self(format!("{EXTERNAL_PREFIX}{worker}"))
+    }
+
+    /// Tells whether it is that of an external worker.
+    #[must_use]
+    pub fn is_external(&self) -> bool {
+        self.0.starts_with(EXTERNAL_PREFIX)
     }
 
     /// Wraps an identity read from storage.

@@ -88,8 +88,9 @@ pub struct PacedGroup {
     pub queued: u32,
 }
 
-/// How long a group waits whose units are spoken for by runs that nobody has leased yet.
-const UNTAKEN: Span = Span::from_millis(100);
+/// How long a group waits whose units are spoken for by runs that nobody has leased yet. Whoever leases them says when
+/// the next ones may go, so this is only how often to look while nobody does.
+const UNTAKEN: Span = Span::from_secs(5);
 
 impl PacedGroup {
     /// Returns how many of the group may become ready now, which takes no unit yet.

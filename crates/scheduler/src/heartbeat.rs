@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{RenewOutcome, Renewal, RunStore, StoreError, StoreResult};
+use switchboard_store_api::{RenewOutcome, Renewal, RunStore, StoreError, StoreResult, WorkerKind};
 use tokio::time::{Instant, timeout};
 
 use crate::activation::Activity;
@@ -55,7 +55,7 @@ impl Heartbeat {
     /// the lease, only a sixth of it is left to patience, and a connection may be dead without a word.
     /// A slow answer to the first request still counts, and to be renewed twice does no harm.
     async fn renew(&self, renewals: &[Renewal]) -> StoreResult<Vec<RenewOutcome>> {
-        let ask = || self.runs.renew(renewals, self.held.length());
+        let ask = || self.runs.renew(WorkerKind::Replica, renewals, self.held.length());
         let mut first = ask();
         if let Ok(answer) = timeout(self.held.length().to_std() / 12, &mut first).await {
             return answer;

@@ -67,7 +67,7 @@ impl PullQueue {
     ) -> StoreResult<Vec<LeasedRun>> {
         let queue = self.wakes.pulls.join(&request.pool);
         let request = LeaseRequest {
-            holder: InstanceId::from_stored(request.worker.into_string()),
+            holder: InstanceId::external(request.worker.as_str()),
             kind: WorkerKind::External,
             pools: vec![request.pool],
             limit: request.limit,

@@ -251,11 +251,12 @@ pub trait RunStore: Send + Sync {
     /// Fails when the database does.
     async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch>;
 
-    /// Prolongs leases that have not expired; returns one outcome per renewal, in order.
+    /// Prolongs leases that have not expired; returns one outcome per renewal, in order. Those of replicas go before
+    /// all other work of the database, those of external workers do not.
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn renew(&self, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>>;
+    async fn renew(&self, by: WorkerKind, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>>;
 
     /// Records endings and frees permits in one commit; returns one outcome per report, in order.
     ///

@@ -3,7 +3,7 @@
 use switchboard_model::ids::RunId;
 use switchboard_model::run::{Ending, NewRun, RunState};
 use switchboard_model::span::Span;
-use switchboard_store_api::{CancelOutcome, FinishOutcome, RecoverReport, RenewOutcome, Renewal};
+use switchboard_store_api::{CancelOutcome, FinishOutcome, RecoverReport, RenewOutcome, Renewal, WorkerKind};
 
 use crate::Backend;
 use crate::fixtures::{
@@ -39,7 +39,10 @@ pub(crate) async fn the_holder_of_a_running_run_is_asked_to_stop(backend: &dyn B
     assert_eq!(run(&stores, leased.id).await.cancel_requested_at, Some(first), "the first request counts");
 
     let renewal = Renewal { id: leased.id, fence: leased.fence };
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::CancelRequested]);
+    assert_eq!(
+        stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(),
+        [RenewOutcome::CancelRequested]
+    );
     let outcome = finish(&stores, &leased, Ending::Cancelled).await;
     assert_eq!(outcome, FinishOutcome::Accepted(RunState::Cancelled));
     let again = stores.runs.cancel(&system(), leased.id).await.unwrap();

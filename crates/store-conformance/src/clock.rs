@@ -5,7 +5,7 @@ use switchboard_model::feed::Agenda;
 use switchboard_model::fire::{MISFIRE_GRACE, plan};
 use switchboard_model::run::{Ending, RunState};
 use switchboard_model::schedule::Schedule;
-use switchboard_store_api::{FinishOutcome, RenewOutcome, Renewal, RunFilter, ScheduleClock, Stores};
+use switchboard_store_api::{FinishOutcome, RenewOutcome, Renewal, RunFilter, ScheduleClock, Stores, WorkerKind};
 
 use crate::Backend;
 use crate::fixtures::{
@@ -64,7 +64,7 @@ pub(crate) async fn delays_and_back_off_go_by_the_set_time(backend: &dyn Backend
     let now = database_time(&stores).await;
     assert!(leased.lease_until > now && leased.lease_until <= now + LONG.to_delta(), "leases have real times");
     let renewal = Renewal { id, fence: leased.fence };
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::Renewed]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(), [RenewOutcome::Renewed]);
     let again = Ending::Retry { error: "no".to_owned(), delay: HOUR };
     assert_eq!(finish(&stores, &leased, again).await, FinishOutcome::Accepted(RunState::Scheduled));
     let next = Some(at("2090-01-01T02:00:00Z"));

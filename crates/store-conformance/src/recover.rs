@@ -2,7 +2,7 @@
 
 use switchboard_model::run::{Ending, RunState};
 use switchboard_model::span::Span;
-use switchboard_store_api::{FinishOutcome, RecoverReport, RenewOutcome, Renewal};
+use switchboard_store_api::{FinishOutcome, RecoverReport, RenewOutcome, Renewal, WorkerKind};
 
 use crate::Backend;
 use crate::fixtures::{LONG, SHORT, expire, finish, lease, lease_one, run, spec, states, triggered};
@@ -62,7 +62,7 @@ pub(crate) async fn live_leases_are_left_alone(backend: &dyn Backend) {
     assert_eq!(stores.runs.recover(10).await.unwrap().requeued, 2);
     assert_eq!(run(&stores, before.id).await, before);
     let renewal = Renewal { id: live[1].id, fence: live[1].fence };
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::Renewed]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(), [RenewOutcome::Renewed]);
 }
 
 pub(crate) async fn recovery_takes_at_most_what_it_is_asked(backend: &dyn Backend) {
@@ -88,12 +88,12 @@ pub(crate) async fn a_late_finish_is_accepted_until_somebody_recovers(backend: &
     let before = run(&stores, leased[1].id).await;
     assert_eq!(finish(&stores, &leased[1], Ending::Succeeded(None)).await, FinishOutcome::Fenced);
     let renewal = Renewal { id: leased[1].id, fence: leased[1].fence };
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::Lost]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(), [RenewOutcome::Lost]);
     assert_eq!(run(&stores, before.id).await, before);
 
     let again = lease_one(&stores, LONG).await;
     assert_eq!(finish(&stores, &leased[1], Ending::Succeeded(None)).await, FinishOutcome::Fenced);
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::Lost]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(), [RenewOutcome::Lost]);
     let holder = finish(&stores, &again, Ending::Succeeded(None)).await;
     assert_eq!(holder, FinishOutcome::Accepted(RunState::Succeeded));
 }

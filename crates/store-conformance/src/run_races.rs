@@ -9,7 +9,7 @@ use rand::rngs::StdRng;
 use switchboard_model::ids::{Fence, RunId};
 use switchboard_model::run::{Ending, LeasedRun, RunState};
 use switchboard_model::task::{Concurrency, Overlap, TaskSpec};
-use switchboard_store_api::{CancelOutcome, FinishOutcome, RenewOutcome, Renewal, RunFilter, Stores};
+use switchboard_store_api::{CancelOutcome, FinishOutcome, RenewOutcome, Renewal, RunFilter, Stores, WorkerKind};
 
 use crate::Backend;
 use crate::fixtures::{
@@ -202,7 +202,7 @@ pub(crate) async fn recovery_never_touches_a_live_lease(backend: &dyn Backend) {
     expire(&stores[0], lost[19].id).await;
     let renewing = async {
         for _ in 0..20 {
-            let outcomes = stores[0].runs.renew(&renewals, LONG).await.unwrap();
+            let outcomes = stores[0].runs.renew(WorkerKind::Replica, &renewals, LONG).await.unwrap();
             assert_eq!(outcomes, [RenewOutcome::Renewed; 10]);
         }
     };

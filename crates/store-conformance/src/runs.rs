@@ -9,7 +9,8 @@ use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Backoff, Overlap};
 use switchboard_store_api::{
-    FinishOutcome, LeaseBatch, LeaseRequest, PutOutcome, RenewOutcome, Renewal, RetryOutcome, RunFilter, TriggerOutcome,
+    FinishOutcome, LeaseBatch, LeaseRequest, PutOutcome, RenewOutcome, Renewal, RetryOutcome, RunFilter,
+    TriggerOutcome, WorkerKind,
 };
 
 use crate::Backend;
@@ -206,7 +207,11 @@ pub(crate) async fn renew_prolongs_live_leases_in_order(backend: &dyn Backend) {
     let stale = Renewal { fence: Fence(leased[1].fence.0 - 1_000), ..renewal(1) };
     let unknown = Renewal { id: RunId::new(), ..renewal(1) };
     finish(&stores, &leased[2], Ending::Succeeded(None)).await;
-    let outcomes = stores.runs.renew(&[renewal(2), renewal(0), stale, unknown, renewal(1)], LONG).await.unwrap();
+    let outcomes = stores
+        .runs
+        .renew(WorkerKind::Replica, &[renewal(2), renewal(0), stale, unknown, renewal(1)], LONG)
+        .await
+        .unwrap();
     assert_eq!(
         outcomes,
         [RenewOutcome::Lost, RenewOutcome::Renewed, RenewOutcome::Lost, RenewOutcome::Lost, RenewOutcome::Renewed]
@@ -214,7 +219,7 @@ pub(crate) async fn renew_prolongs_live_leases_in_order(backend: &dyn Backend) {
     let after = run(&stores, leased[0].id).await;
     assert!(after.lease_until > before);
     assert_eq!((after.fence, after.attempt, after.state), (leased[0].fence, 1, RunState::Running));
-    assert_eq!(stores.runs.renew(&[], LONG).await.unwrap(), []);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[], LONG).await.unwrap(), []);
 }
 
 pub(crate) async fn an_expired_lease_cannot_be_renewed(backend: &dyn Backend) {
@@ -223,7 +228,7 @@ pub(crate) async fn an_expired_lease_cannot_be_renewed(backend: &dyn Backend) {
     let leased = lease_one(&stores, SHORT).await;
     expire(&stores, leased.id).await;
     let renewal = Renewal { id: leased.id, fence: leased.fence };
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::Lost]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(), [RenewOutcome::Lost]);
     assert_eq!(run(&stores, leased.id).await.state, RunState::Running, "expiry alone changes nothing");
 }
 
@@ -319,7 +324,7 @@ pub(crate) async fn an_ended_run_can_be_retried(backend: &dyn Backend) {
     assert_eq!((second.id, second.attempt), (ids[0], 1));
     assert!(second.fence > first.fence);
     let renewal = Renewal { id: second.id, fence: second.fence };
-    assert_eq!(stores.runs.renew(&[renewal], LONG).await.unwrap(), [RenewOutcome::Renewed]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], LONG).await.unwrap(), [RenewOutcome::Renewed]);
 }
 
 pub(crate) async fn a_retry_respects_overlap_and_dedupe_keys(backend: &dyn Backend) {

@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use sha2::{Digest as _, Sha256};
 use switchboard_model::Timestamp;
 use switchboard_model::identity::{PoolName, WorkerName};
-use switchboard_model::ids::{Fence, RunId};
+use switchboard_model::ids::{Fence, InstanceId, RunId};
 use switchboard_model::redact::Redactor;
 use switchboard_model::run::{Ending, Finish, Run};
 use switchboard_model::scope::Scope;
@@ -20,7 +20,7 @@ use switchboard_model::wire::work::{
     PoolLeaseRequest, PoolLeaseResponse, PulledRun, ReleaseRequest, ReportResponse, SHORTEST_LEASE,
 };
 use switchboard_scheduler::PullRequest;
-use switchboard_store_api::{FinishOutcome, RenewOutcome, Renewal};
+use switchboard_store_api::{FinishOutcome, RenewOutcome, Renewal, WorkerKind};
 use uuid::Uuid;
 
 use super::runs::existing;
@@ -64,7 +64,10 @@ impl FromRequestParts<App> for WorkedRun {
         caller.require_work()?;
         let Path(id) = Path::from_request_parts(parts, app).await?;
         let run = existing(app, id).await?;
-        if caller.allows(&Scope::work_on(&run.pool)) { Ok(Self(run)) } else { Err(ApiError::not_found("run")) }
+        // What a replica executes is not for external workers, whatever its pool.
+        let is_theirs = run.leased_by.as_ref().is_some_and(InstanceId::is_external);
+        let is_allowed = is_theirs && caller.allows(&Scope::work_on(&run.pool));
+        if is_allowed { Ok(Self(run)) } else { Err(ApiError::not_found("run")) }
     }
 }
 
@@ -124,7 +127,7 @@ pub(crate) async fn heartbeat(
         return Err(ApiError::new(ErrorCode::Fenced, "the attempt has timed out; stop, the run is taken away"));
     }
     let renewals = [Renewal { id: run.id, fence: request.fence }];
-    let outcomes = app.stores.runs.renew(&renewals, lease).await?;
+    let outcomes = app.stores.runs.renew(WorkerKind::External, &renewals, lease).await?;
     let cancel_requested = match outcomes.first() {
         Some(RenewOutcome::Renewed) => false,
         Some(RenewOutcome::CancelRequested) => true,

@@ -57,7 +57,7 @@ async fn a_run_is_leased_kept_alive_and_finished() {
 
     let path = format!("/api/v1/runs/{id}");
     let shown = replica.ask("GET", &path, "").await.json();
-    assert_eq!((&shown["state"], &shown["leased_by"]), (&json!("running"), &json!("box-1/7")));
+    assert_eq!((&shown["state"], &shown["leased_by"]), (&json!("running"), &json!("worker:box-1/7")));
     let beat = replica.ask("POST", &format!("{path}/heartbeat"), &json!({"fence": run["fence"]}).to_string()).await;
     assert_eq!((beat.status, &beat.json()["cancel_requested"]), (200, &json!(false)));
     let stale = json!({"fence": run["fence"].as_i64().unwrap() - 1}).to_string();

@@ -24,8 +24,8 @@ pub struct Occurrences {
 enum Rhythm {
     /// The next one after a fixed time; unused when there is one only.
     Step(Span),
-    /// The next one of the timetable.
-    Calendar(Timetable),
+    /// The next one of the timetable; nothing that is counted lies at this instant or after it.
+    Calendar(Timetable, Timestamp),
 }
 
 impl Occurrences {
@@ -43,7 +43,7 @@ impl Occurrences {
     pub(super) fn on_calendar(timetable: Timetable, first: Timestamp, until: Timestamp) -> Self {
         let past_until = until.checked_add_signed(TimeDelta::microseconds(1)).unwrap_or(until);
         let count = 1 + timetable.count(first, past_until);
-        Self { first, count, rhythm: Rhythm::Calendar(timetable) }
+        Self { first, count, rhythm: Rhythm::Calendar(timetable, past_until) }
     }
 
     /// Returns the occurrence with the given index, the last one for any index past the end.
@@ -56,7 +56,7 @@ impl Occurrences {
                 self.first + TimeDelta::milliseconds(step.as_millis().saturating_mul(index).cast_signed())
             }
             // The count says that it is there.
-            Rhythm::Calendar(timetable) => {
+            Rhythm::Calendar(timetable, _) => {
                 timetable.nth(self.first, Timestamp::MAX_UTC, index - 1).unwrap_or(self.first)
             }
         }
@@ -91,7 +91,8 @@ impl Occurrences {
                 let ahead = (instant - self.first).num_microseconds().unwrap_or(i64::MAX);
                 ahead.unsigned_abs().div_ceil(step.as_millis().saturating_mul(1000).max(1))
             }
-            Rhythm::Calendar(timetable) => 1 + timetable.count(self.first, instant),
+            // Looked through day by day, so never beyond what there is.
+            Rhythm::Calendar(timetable, past_until) => 1 + timetable.count(self.first, instant.min(past_until)),
         };
         count.min(self.count)
     }
@@ -106,7 +107,7 @@ impl Occurrences {
     pub fn iter(self) -> impl Iterator<Item = Timestamp> {
         let next = move |at: &Timestamp| match self.rhythm {
             Rhythm::Step(step) => at.checked_add_signed(step.to_delta()),
-            Rhythm::Calendar(timetable) => timetable.next_after(*at),
+            Rhythm::Calendar(timetable, _) => timetable.next_after(*at),
         };
         // A count that does not fit cannot be gone through anyway.
         successors(Some(self.first), next).take(usize::try_from(self.count).unwrap_or(usize::MAX))

@@ -42,7 +42,7 @@ pub struct TaskSpec {
     pub overlap: Overlap,
     /// The most runs that may wait under the overlap policy `queue`.
     #[serde(default = "default_queue_max")]
-    #[schemars(range(min = 1))]
+    #[schemars(range(min = 1, max = Self::MOST_QUEUED))]
     pub queue_max: u32,
     /// How long after it became due a run may start; later it is not executed any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -125,6 +125,8 @@ impl From<ScheduleError> for TaskSpecError {
 }
 
 impl TaskSpec {
+    /// The most runs that may wait under the overlap policy `queue`, which are counted for each new one.
+    pub const MOST_QUEUED: u32 = 1_000;
     /// The most attempts that a run may have.
     pub const MOST_ATTEMPTS: u32 = 1_000_000;
 
@@ -137,8 +139,11 @@ impl TaskSpec {
         if !(1..=Self::MOST_ATTEMPTS).contains(&self.max_attempts) {
             return refuse("max_attempts", "must be between 1 and 1000000");
         }
-        if self.queue_max == 0 {
-            return refuse("queue_max", "must be at least 1");
+        if !(1..=Self::MOST_QUEUED).contains(&self.queue_max) {
+            return refuse(
+                "queue_max",
+                "must be between 1 and 1000; for more, let runs share a concurrency key instead",
+            );
         }
         if self.concurrency.as_ref().is_some_and(|limit| limit.max == 0) {
             return refuse("concurrency.max", "must be at least 1");

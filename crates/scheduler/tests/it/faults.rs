@@ -12,7 +12,7 @@ use switchboard_model::span::Span;
 use switchboard_store_api::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
     RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, Stores,
-    TriggerOutcome, WriteContext, Written,
+    TriggerOutcome, WorkerKind, WriteContext, Written,
 };
 use tokio::sync::Semaphore;
 
@@ -67,7 +67,7 @@ fn is_next(left: &AtomicU32) -> bool {
 
 #[async_trait]
 impl RunStore for FaultyRuns {
-    async fn renew(&self, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
+    async fn renew(&self, by: WorkerKind, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
         let renewing = {
             let mut next = self.renewing.lock();
             let renewing = *next;
@@ -77,7 +77,7 @@ impl RunStore for FaultyRuns {
             renewing
         };
         match renewing {
-            Renewing::Works => self.inner.renew(renewals, lease).await,
+            Renewing::Works => self.inner.renew(by, renewals, lease).await,
             Renewing::Hangs | Renewing::HangsOnce => std::future::pending().await,
             Renewing::FailsOnce => Err(StoreError::Unavailable("as the test wants it".into())),
             Renewing::Lies => Ok(vec![RenewOutcome::Renewed; renewals.len()]),

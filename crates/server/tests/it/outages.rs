@@ -22,7 +22,9 @@ const SOON: Duration = Duration::from_secs(25);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_whose_database_falls_silent_gives_up_its_runs_and_comes_back() {
-    let cluster = cluster(2).lease("2s".parse().unwrap()).through_proxy(0).await;
+    // Fewer permits than runs, so that neither replica takes them all.
+    let cluster =
+        cluster(2).env("SWITCHBOARD_SCHEDULER__PERMITS", "4").lease("2s".parse().unwrap()).through_proxy(0).await;
     create_room(cluster.client(1), "lobby").await;
     let task = create_task(cluster.client(1), slow_task("slow")).await;
     let triggered = join_all((0..8).map(|_| trigger(cluster.client(1), task.id))).await;

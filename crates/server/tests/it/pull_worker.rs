@@ -157,7 +157,7 @@ async fn a_killed_worker_loses_its_run_to_another_one(cluster: Cluster) {
     let after = ended(cluster.any(), id).await;
     assert_eq!((after.state, after.attempt, result(&after)), (RunState::Succeeded, 2, json!({"words": 3})));
     assert!(after.fence > before.fence);
-    assert_eq!(after.leased_by.as_ref().unwrap().as_str(), "second");
+    assert_eq!(after.leased_by.as_ref().unwrap().as_str(), "worker:second");
     assert!(workers.stop("second").await.success());
     let said = workers.said("second");
     assert!(said.contains(&format!("run {id} fence {} starts attempt 2, taken over", after.fence.0)), "{said}");

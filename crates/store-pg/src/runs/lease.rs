@@ -202,7 +202,8 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
              UPDATE switchboard.runs AS run
              SET state = 'running', attempt = run.attempt + 1, fence = nextval('switchboard.fences'),
                  leased_by = $3, started_at = moment.now, start_by = NULL, lease_request = $6,
-                 lease_until = moment.now + $4 * interval '1 millisecond',
+                 lease_until = least(moment.now + $4 * interval '1 millisecond',
+                                     CASE WHEN run.is_pull THEN moment.now + run.timeout_ms * interval '1 millisecond' END),
                  deadline_at = moment.now + run.timeout_ms * interval '1 millisecond'
              FROM moment
              WHERE run.id = ANY (ARRAY (SELECT id FROM picked WHERE key IS NULL AND pace_key IS NULL))
@@ -308,6 +309,9 @@ fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpe
     if let Some(Err(error)) = run.pace.as_deref().map(str::parse::<Rate>) {
         return Err(format!("the rate limit of the run cannot be read: {error}"));
     }
+    let timeout = run.timeout_ms.map(|ms| Span::from_millis(count(ms)));
+    // Nobody but the database ends the attempt of an external worker that takes too long.
+    let length = timeout.filter(|_| spec.action.is_pull()).map_or(lease, |timeout| lease.min(timeout));
     Ok(LeasedRun {
         id: RunId::from_uuid(run.id),
         task_id: TaskId::from_uuid(run.task_id),
@@ -320,8 +324,8 @@ fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpe
         scheduled_for: run.scheduled_for,
         run_at: run.run_at,
         leased_at: run.leased_at,
-        lease_until: run.prolonged_until.unwrap_or_else(|| run.leased_at + lease.to_delta()),
-        timeout: run.timeout_ms.map(|ms| Span::from_millis(count(ms))),
+        lease_until: run.prolonged_until.unwrap_or_else(|| run.leased_at + length.to_delta()),
+        timeout,
         backoff: spec.backoff,
         action: spec.action,
         input: json("run", run.input).map_err(|error| clean_error(&error.to_string()))?,
@@ -330,6 +334,7 @@ fn leased_run(run: PickedRow, lease: Span, (task_name, spec): (TaskName, TaskSpe
 
 pub(super) async fn renew(
     database: &Arc<Database>,
+    by: WorkerKind,
     renewals: &[Renewal],
     lease: Span,
 ) -> StoreResult<Vec<RenewOutcome>> {
@@ -337,7 +342,10 @@ pub(super) async fn renew(
         return Ok(Vec::new());
     }
     let ids: Vec<Uuid> = renewals.iter().map(|renewal| renewal.id.as_uuid()).collect();
-    let mut tx = database.begin_vital().await?;
+    let mut tx = match by {
+        WorkerKind::Replica => database.begin_vital().await?,
+        WorkerKind::External => database.begin().await?,
+    };
     sqlx::query(
         "-- runs.lock_leased
          SELECT FROM switchboard.runs WHERE id = ANY ($1) AND state = 'running' ORDER BY id FOR NO KEY UPDATE",

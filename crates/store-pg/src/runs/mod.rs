@@ -24,7 +24,7 @@ use switchboard_model::span::Span;
 use switchboard_store_api::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
     RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreError, StoreResult, TriggerOutcome,
-    WriteContext, Written,
+    WorkerKind, WriteContext, Written,
 };
 use uuid::Uuid;
 
@@ -117,8 +117,8 @@ impl RunStore for Runs {
     }
 
     #[tracing::instrument(name = "db.runs.renew", level = "debug", skip_all)]
-    async fn renew(&self, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
-        lease::renew(&self.0, renewals, lease).await
+    async fn renew(&self, by: WorkerKind, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
+        lease::renew(&self.0, by, renewals, lease).await
     }
 
     #[tracing::instrument(name = "db.runs.finish", level = "debug", skip_all)]

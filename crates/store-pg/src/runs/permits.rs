@@ -183,7 +183,8 @@ impl Plan {
              UPDATE switchboard.runs AS run
              SET state = 'running', attempt = run.attempt + 1, fence = nextval('switchboard.fences'),
                  leased_by = $5, started_at = moment.now, start_by = NULL, lease_request = $7,
-                 lease_until = moment.now + $6 * interval '1 millisecond',
+                 lease_until = least(moment.now + $6 * interval '1 millisecond',
+                                     CASE WHEN run.is_pull THEN moment.now + run.timeout_ms * interval '1 millisecond' END),
                  deadline_at = moment.now + run.timeout_ms * interval '1 millisecond'
              FROM moment
              WHERE run.id = ANY ($1)

@@ -28,7 +28,8 @@ pub(super) async fn repeat(tx: &mut Tx, request: &LeaseRequest) -> StoreResult<V
              ORDER BY id FOR NO KEY UPDATE
          )
          UPDATE switchboard.runs AS run
-         SET lease_until = clock_timestamp() + $2 * interval '1 millisecond'
+         SET lease_until = least(clock_timestamp() + $2 * interval '1 millisecond',
+                                 CASE WHEN is_pull THEN deadline_at END)
          WHERE id = ANY (ARRAY (SELECT id FROM held))
          RETURNING id, task_id, priority, run_at, scheduled_for, attempt, max_attempts, is_reclaimed, retries, timeout_ms,
                    key, key_max, pace_key, pace, NULL::boolean AS goes_first, fence, started_at AS leased_at,

@@ -17,6 +17,7 @@ use super::insert::{Draft, insert};
 use crate::connect::{Database, Tx};
 use crate::context::{audit, claim, collided, complete};
 use crate::error::fault;
+use crate::rows::count;
 
 pub(super) async fn trigger(
     database: &Arc<Database>,
@@ -225,10 +226,10 @@ async fn obstacle(tx: &mut Tx, run: &NewRun, spec: &TaskSpec) -> StoreResult<Opt
         Overlap::Skip if run.trigger == Trigger::Webhook => return adoption(tx, run.task_id).await,
         Overlap::Skip | Overlap::Queue => {}
     }
-    let active = active(tx, run.task_id).await?;
-    Ok(match active.first() {
-        _ if spec.room(active.len() as u64) > 0 => None,
-        Some(oldest) if spec.overlap == Overlap::Skip => Some(TriggerOutcome::Active(*oldest)),
+    let (active, oldest) = active(tx, run.task_id).await?;
+    Ok(match oldest {
+        _ if spec.room(active) > 0 => None,
+        Some(oldest) if spec.overlap == Overlap::Skip => Some(TriggerOutcome::Active(oldest)),
         _ => Some(TriggerOutcome::QueueFull),
     })
 }
@@ -252,18 +253,19 @@ async fn adoption(tx: &mut Tx, task: TaskId) -> StoreResult<Option<TriggerOutcom
     Ok(adopted.or_else(|| active.first().map(|(id, _)| TriggerOutcome::Active(RunId::from_uuid(*id)))))
 }
 
-/// Reads the active runs of a task, oldest first.
-async fn active(tx: &mut Tx, task: TaskId) -> StoreResult<Vec<RunId>> {
-    let ids: Vec<Uuid> = sqlx::query_scalar(
+/// Counts the active runs of a task, and names the oldest one.
+async fn active(tx: &mut Tx, task: TaskId) -> StoreResult<(u64, Option<RunId>)> {
+    // There is no minimum of identities before PostgreSQL 18.
+    let (active, oldest): (i64, Option<Uuid>) = sqlx::query_as(
         "-- runs.active_of_task
-         SELECT id FROM switchboard.runs
-         WHERE task_id = $1 AND state IN ('scheduled', 'queued', 'waiting', 'running') ORDER BY id",
+         SELECT count(*), (array_agg(id ORDER BY id))[1] FROM switchboard.runs
+         WHERE task_id = $1 AND state IN ('scheduled', 'queued', 'waiting', 'running')",
     )
     .bind(task.as_uuid())
-    .fetch_all(&mut **tx)
+    .fetch_one(&mut **tx)
     .await
     .map_err(fault)?;
-    Ok(ids.into_iter().map(RunId::from_uuid).collect())
+    Ok((count(active), oldest.map(RunId::from_uuid)))
 }
 
 async fn active_with_key(tx: &mut Tx, run: &NewRun) -> StoreResult<Option<RunId>> {

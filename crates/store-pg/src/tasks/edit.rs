@@ -108,10 +108,11 @@ pub(super) async fn delete(database: &Arc<Database>, context: &WriteContext, id:
 }
 
 async fn lock(tx: &mut Tx, id: TaskId) -> StoreResult<Option<TaskRow>> {
+    // The strongest lock, which waits for triggers that have read the definition and not inserted their run yet.
     sqlx::query_as(
         "-- tasks.lock
          SELECT id, spec, is_active, next_run_at, version, paused_at, parked, created_at, updated_at
-         FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL FOR NO KEY UPDATE",
+         FROM switchboard.tasks WHERE id = $1 AND deleted_at IS NULL FOR UPDATE",
     )
     .bind(id.as_uuid())
     .fetch_optional(&mut **tx)

@@ -48,7 +48,7 @@ async fn every_kind_of_statement_works_behind_a_pooler() {
     };
     let leased = stores.runs.lease(&request).await.unwrap().runs.remove(0);
     let renewal = Renewal { id: leased.id, fence: leased.fence };
-    assert_eq!(stores.runs.renew(&[renewal], lease).await.unwrap(), [RenewOutcome::Renewed]);
+    assert_eq!(stores.runs.renew(WorkerKind::Replica, &[renewal], lease).await.unwrap(), [RenewOutcome::Renewed]);
     let finish = Finish { id: leased.id, fence: leased.fence, ending: Ending::Succeeded(None) };
     let outcomes = stores.runs.finish(&[finish]).await.unwrap();
     assert_eq!(outcomes, [FinishOutcome::Accepted(RunState::Succeeded)]);

@@ -229,7 +229,8 @@ async fn start(change: &mut Change, request: &LeaseRequest, runs: &mut [Candidat
     sqlx::query(
         "-- runs.lease
         UPDATE runs SET state = 'running', attempt = attempt + 1, fence = ?2 + given.key, leased_by = ?3,
-            lease_until = ?4, started_at = ?5, deadline_at = ?5 + 1000 * MIN(timeout_ms, 9000000000000),
+            lease_until = MIN(?4, CASE WHEN is_pull THEN COALESCE(?5 + 1000 * MIN(timeout_ms, 9000000000000), ?4) ELSE ?4 END),
+            started_at = ?5, deadline_at = ?5 + 1000 * MIN(timeout_ms, 9000000000000),
             start_by = NULL, lease_request = ?6
         FROM json_each(?1) AS given WHERE runs.id = unhex(given.value, '-')",
     )
@@ -274,6 +275,10 @@ fn leased(run: &Candidate, until: i64) -> DbResult<LeasedRun> {
         .map(str::parse::<Rate>)
         .transpose()
         .map_err(|error| StoreError::corrupt("rate limit", error))?;
+    let timeout = run.timeout_ms.map(|ms| Span::from_millis(ms.unsigned_abs()));
+    let started_at = run.started_at.unwrap_or_default();
+    // Nobody but the database ends the attempt of an external worker that takes too long.
+    let deadline = timeout.filter(|_| spec.action.is_pull()).map(|timeout| later(started_at, timeout));
     Ok(LeasedRun {
         id: RunId::from_uuid(run.id),
         task_id: TaskId::from_uuid(run.task_id),
@@ -285,9 +290,9 @@ fn leased(run: &Candidate, until: i64) -> DbResult<LeasedRun> {
         retries: run.retries,
         scheduled_for: run.scheduled_for.map(instant).transpose()?,
         run_at: instant(run.run_at)?,
-        leased_at: instant(run.started_at.unwrap_or_default())?,
-        lease_until: instant(until)?,
-        timeout: run.timeout_ms.map(|ms| Span::from_millis(ms.unsigned_abs())),
+        leased_at: instant(started_at)?,
+        lease_until: instant(deadline.map_or(until, |deadline| until.min(deadline)))?,
+        timeout,
         backoff: spec.backoff,
         action: spec.action,
         input: input.map_err(|error| StoreError::corrupt("input", error))?,

@@ -20,8 +20,8 @@ use switchboard_model::run::{Finish, NewRun, OccurrenceRun, Run, RunState};
 use switchboard_model::span::Span;
 use switchboard_store_api::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, OccurrenceRange, PromoteReport, RecoverReport, Redrive,
-    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreResult, TriggerOutcome, WriteContext,
-    Written,
+    RedriveReport, RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, StoreResult, TriggerOutcome, WorkerKind,
+    WriteContext, Written,
 };
 use uuid::Uuid;
 
@@ -121,9 +121,13 @@ impl RunStore for Database {
     }
 
     #[tracing::instrument(name = "db.runs.renew", level = "debug", skip_all)]
-    async fn renew(&self, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
+    async fn renew(&self, by: WorkerKind, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>> {
         let renewals = renewals.to_vec();
-        self.writer.write(Lane::Urgent, move |change| Box::pin(lease::renew(change, renewals, lease))).await
+        let lane = match by {
+            WorkerKind::Replica => Lane::Urgent,
+            WorkerKind::External => Lane::Normal,
+        };
+        self.writer.write(lane, move |change| Box::pin(lease::renew(change, renewals, lease))).await
     }
 
     #[tracing::instrument(name = "db.runs.finish", level = "debug", skip_all)]

@@ -23,7 +23,8 @@ pub(super) async fn repeat(change: &mut Change, request: &LeaseRequest) -> DbRes
     .await?;
     sqlx::query(
         "-- runs.prolong_again
-        UPDATE runs SET lease_until = ?3 WHERE lease_request = ?1 AND state = 'running' AND lease_until > ?2",
+        UPDATE runs SET lease_until = MIN(?3, CASE WHEN is_pull THEN COALESCE(deadline_at, ?3) ELSE ?3 END)
+        WHERE lease_request = ?1 AND state = 'running' AND lease_until > ?2",
     )
     .bind(id)
     .bind(change.now)

@@ -160,14 +160,28 @@ async fn obstacle(change: &mut Change, run: &NewRun, spec: &TaskSpec) -> DbResul
     {
         return Ok(Some(TriggerOutcome::Adopted(id)));
     }
-    let active = active_of_task(change, run.task_id).await?;
     if spec.overlap == Overlap::Replace {
+        let active = active_of_task(change, run.task_id).await?;
         cancel_all(change, active).await?;
         return Ok(None);
     }
-    Ok(match active.first() {
-        _ if spec.room(active.len() as u64) > 0 => None,
-        Some(oldest) if spec.overlap == Overlap::Skip => Some(TriggerOutcome::Active(*oldest)),
+    let (active, oldest) = count_active(change, run.task_id).await?;
+    Ok(match oldest {
+        _ if spec.room(active) > 0 => None,
+        Some(oldest) if spec.overlap == Overlap::Skip => Some(TriggerOutcome::Active(oldest)),
         _ => Some(TriggerOutcome::QueueFull),
     })
+}
+
+/// Counts the active runs of a task, and names the oldest one.
+async fn count_active(change: &mut Change, task: TaskId) -> DbResult<(u64, Option<RunId>)> {
+    let (active, oldest): (u64, Option<Uuid>) = sqlx::query_as(
+        "-- runs.count_active
+        SELECT COUNT(*), MIN(id) FROM runs INDEXED BY runs_active_by_task
+        WHERE task_id = ? AND state IN ('scheduled', 'queued', 'waiting', 'running')",
+    )
+    .bind(task.as_uuid())
+    .fetch_one(&mut change.connection)
+    .await?;
+    Ok((active, oldest.map(RunId::from_uuid)))
 }

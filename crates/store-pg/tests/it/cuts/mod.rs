@@ -9,7 +9,7 @@ use rand::{Rng as _, SeedableRng as _};
 use switchboard_model::run::{Ending, LeasedRun, NewRun, RunState};
 use switchboard_model::span::Span;
 use switchboard_model::task::Task;
-use switchboard_store_api::{StoreResult, Stores};
+use switchboard_store_api::{StoreResult, Stores, WorkerKind};
 use switchboard_testkit::proxy::{Cut, Direction, Ending as Fault, Unit};
 
 use bed::{Bed, HELD};
@@ -145,7 +145,9 @@ impl Operation {
             Self::Trigger => trigger(stores, &prepared.run).await,
             Self::Fire => fire(stores).await,
             Self::Lease => stores.runs.lease(&lease_request(1, Span::from_millis(20))).await.map(drop),
-            Self::Renew => stores.runs.renew(&[replica::renewal_of(held.unwrap())], HELD).await.map(drop),
+            Self::Renew => {
+                stores.runs.renew(WorkerKind::Replica, &[replica::renewal_of(held.unwrap())], HELD).await.map(drop)
+            }
             Self::Finish => {
                 let finish = replica::finish_of(held.unwrap(), Ending::Succeeded(None));
                 stores.runs.finish(&[finish]).await.map(drop)

@@ -79,7 +79,7 @@ impl Replica {
         let mut held = batch.runs;
         held.retain(|_| !self.random.random_bool(self.abandoned));
         let renewals: Vec<_> = held.iter().map(renewal_of).collect();
-        if let Ok(outcomes) = self.stores.runs.renew(&renewals, HELD).await {
+        if let Ok(outcomes) = self.stores.runs.renew(WorkerKind::Replica, &renewals, HELD).await {
             let mut outcomes = outcomes.into_iter();
             held.retain(|_| outcomes.next() == Some(RenewOutcome::Renewed));
         }

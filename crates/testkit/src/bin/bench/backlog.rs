@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 use sqlx::postgres::PgPool;
+use switchboard_model::fire::{MISFIRE_GRACE, plan};
 use switchboard_model::identity::PoolName;
 use switchboard_model::ids::{InstanceId, TaskId};
+use switchboard_model::run::{Ending, Finish};
 use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
 use switchboard_store_api::{LeaseRequest, ScheduleClock, Stores, WorkerKind, WriteContext};
 use switchboard_store_pg::{HintTransport, PgOptions};
-use switchboard_testkit::TestDatabase;
+use switchboard_testkit::{TestDatabase, wait_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -110,18 +112,50 @@ fn request(limit: u32) -> LeaseRequest {
     }
 }
 
-/// Lets the statements of the hot paths run once more and returns their plans.
+/// The statements of the hot paths.
+const STATEMENTS: [&str; 8] = [
+    "tasks.due",
+    "tasks.lock_due",
+    "runs.insert",
+    "tasks.advance",
+    "runs.lease",
+    "runs.finish",
+    "runs.lock_expired",
+    "runs.promote_due",
+];
+
+/// Fires, leases, finishes and recovers once more, and returns the plans.
 async fn plans_of(pool: &PgPool, stores: &Stores) -> Value {
-    stores.runs.recover(500).await.unwrap();
+    fire_one(stores).await;
+    let leased = stores.runs.lease(&request(1)).await.unwrap().runs.remove(0);
+    let finish = Finish { id: leased.id, fence: leased.fence, ending: Ending::Succeeded(None) };
+    stores.runs.finish(&[finish]).await.unwrap();
+    stores.runs.lease(&LeaseRequest { lease: Span::from_millis(1), ..request(1) }).await.unwrap();
+    wait_until("a lease to be recovered", async || {
+        (stores.runs.recover(500).await.unwrap().requeued > 0).then_some(())
+    })
+    .await;
     stores.runs.promote(500).await.unwrap();
-    stores.tasks.due(500).await.unwrap();
-    stores.runs.lease(&request(1)).await.unwrap();
     let mut found = Map::new();
-    for statement in ["runs.lease", "runs.recover", "runs.expired", "runs.promote_due", "tasks.due", "tasks.lock_due"] {
-        if let Some(plan) = plans::latest(pool, statement).await {
-            let lines: Vec<&str> = plan.lines().collect();
-            found.insert(statement.to_owned(), json!({"buffers": plans::buffers(&plan), "plan": lines}));
-        }
+    for statement in STATEMENTS {
+        let plan = plans::latest(pool, statement).await.unwrap_or_default();
+        let lines: Vec<&str> = plan.lines().collect();
+        found.insert(statement.to_owned(), json!({"buffers": plans::buffers(&plan), "plan": lines}));
     }
     json!({"ended": ENDED, "future": FUTURE, "statements": found})
+}
+
+/// Fires a task that is due every second, once.
+async fn fire_one(stores: &Stores) {
+    let every =
+        r#"{"name": "due", "schedule": {"every": {"interval": "1s"}}, "action": {"system": {"function": "noop"}}}"#;
+    let spec: TaskSpec = serde_json::from_str(every).unwrap();
+    stores.tasks.create(&WriteContext::system("bench"), TaskId::new(), &spec).await.unwrap();
+    let due = wait_until("the task to be due", async || {
+        let due = stores.tasks.due(500).await.unwrap();
+        (!due.tasks.is_empty()).then_some(due)
+    })
+    .await;
+    let plans: Vec<_> = due.tasks.into_iter().map(|task| plan(task, due.now, MISFIRE_GRACE)).collect();
+    assert_eq!(stores.tasks.fire(&plans).await.unwrap().fired, 1);
 }
