@@ -139,7 +139,7 @@ pub(crate) async fn a_run_may_have_a_million_attempts(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let wanted = spec("patient", |spec| {
         spec.max_attempts = 1_000_000;
-        spec.queue_max = u32::MAX;
+        spec.queue_max = 1_000;
         spec.concurrency = Some(Concurrency { key: "k".parse().unwrap(), max: 2_000_000_000 });
         spec.priority = i16::MIN;
         spec.timeout = Some(Span::MAX);

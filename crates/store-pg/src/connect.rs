@@ -302,15 +302,7 @@ impl Tx {
         sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut self.inner).await.map_err(fault)
     }
 
-    /// Reads the time by which tasks become due: database time as in [`Tx::now`], or the one that a test has set.
-    pub(crate) async fn schedule_now(&mut self) -> StoreResult<Timestamp> {
-        match self.set_time() {
-            Some(set) => Ok(set),
-            None => self.now().await,
-        }
-    }
-
-    /// Returns the time that a test has set, for statements that read the time themselves otherwise.
+    /// Returns the time by which tasks become due if a test has set it; it is database time otherwise.
     pub(crate) fn set_time(&self) -> Option<Timestamp> {
         self.schedule_clock.set_time()
     }

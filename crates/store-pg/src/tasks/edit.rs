@@ -35,10 +35,11 @@ pub(super) async fn update(
     if row.version != edit.expected {
         return tx.undo(TaskUpdateOutcome::VersionMismatch(row.version)).await;
     }
-    let now = tx.schedule_now().await?;
+    let now = tx.now().await?;
+    let due_by = tx.set_time().unwrap_or(now);
     // A definition that was parked or cannot be read is replaced as a whole.
     let before = if row.parked.is_some() { None } else { row.spec().ok() };
-    let armed = match fire::edit(before.as_ref(), row.arming(), edit.spec.clone(), now) {
+    let armed = match fire::edit(before.as_ref(), row.arming(), edit.spec.clone(), due_by) {
         Ok(Some(armed)) => armed,
         Ok(None) => return tx.undo(TaskUpdateOutcome::Updated(row.try_into()?)).await,
         Err(error) => return tx.undo(TaskUpdateOutcome::Refused(error)).await,
@@ -64,11 +65,12 @@ pub(super) async fn set_active(
     let mut tx = database.begin().await?;
     let Some(row) = lock(&mut tx, id).await? else { return tx.undo(None).await };
     let before = row.spec().map_err(|error| StoreError::corrupt("task", error))?;
-    let now = tx.schedule_now().await?;
+    let now = tx.now().await?;
+    let due_by = tx.set_time().unwrap_or(now);
     let spec = TaskSpec { is_active: active, ..before.clone() };
     // A schedule without a future cannot come into force.
     let armed = Some(spec).filter(|_| row.is_active != active);
-    let armed = armed.and_then(|spec| fire::rearm(Some(&before), row.arming(), spec, now).ok());
+    let armed = armed.and_then(|spec| fire::rearm(Some(&before), row.arming(), spec, due_by).ok());
     let Some(armed) = armed else { return tx.undo(Some(row.try_into()?)).await };
     let task = write(&mut tx, id, armed, now).await?;
     audit(&mut tx, context).await?;
@@ -126,7 +128,7 @@ async fn write(tx: &mut Tx, id: TaskId, armed: Armed, now: Timestamp) -> StoreRe
         "-- tasks.update
          UPDATE switchboard.tasks
          SET name = $2, spec = $3, has_schedule = $4, is_active = $5, next_run_at = $6, paused_at = $7,
-             parked = NULL, version = version + 1, updated_at = clock_timestamp()
+             parked = NULL, version = version + 1, updated_at = $8
          WHERE id = $1
          RETURNING id, spec, is_active, next_run_at, version, paused_at, parked, created_at, updated_at",
     )
