@@ -225,12 +225,12 @@ async fn start(change: &mut Change, request: &LeaseRequest, runs: &mut [Candidat
         (run.fence, run.started_at) = (fence, Some(change.now));
     }
     let ids: Vec<Uuid> = runs.iter().map(|run| run.id).collect();
-    // A timeout of centuries is cut, because a sum beyond 64 bits would not be a whole number any more.
+    // Cut far beyond the longest timeout, because a sum beyond 64 bits would not be a whole number any more.
     sqlx::query(
         "-- runs.lease
         UPDATE runs SET state = 'running', attempt = attempt + 1, fence = ?2 + given.key, leased_by = ?3,
-            lease_until = MIN(?4, CASE WHEN is_pull THEN COALESCE(?5 + 1000 * MIN(timeout_ms, 9000000000000), ?4) ELSE ?4 END),
-            started_at = ?5, deadline_at = ?5 + 1000 * MIN(timeout_ms, 9000000000000),
+            lease_until = MIN(?4, CASE WHEN is_pull THEN COALESCE(?5 + 1000 * MIN(timeout_ms, 9000000000000000), ?4) ELSE ?4 END),
+            started_at = ?5, deadline_at = ?5 + 1000 * MIN(timeout_ms, 9000000000000000),
             start_by = NULL, lease_request = ?6
         FROM json_each(?1) AS given WHERE runs.id = unhex(given.value, '-')",
     )
