@@ -1,6 +1,6 @@
 //! The occurrences of a task over HTTP: which ran, and why the others did not.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use switchboard_model::wire::code::ErrorCode;
@@ -40,11 +40,13 @@ async fn a_paused_second_says_so_and_pages_follow_each_other() {
     let path =
         task(&replica, json!({"name": "t", "schedule": {"every": {"interval": "1s"}}, "action": {"pull": {}}})).await;
     // Nobody fires here, so that what is due stays due.
+    let started = Instant::now();
     let all = loop {
         let page = replica.ask("GET", &path, "").await.json();
         if page["items"].as_array().unwrap().len() >= 2 {
             break page;
         }
+        assert!(started.elapsed() < Duration::from_secs(60), "{page}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert!(brief(&all).iter().all(|(_, outcome)| *outcome == "due"), "{all}");
