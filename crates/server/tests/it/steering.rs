@@ -23,8 +23,8 @@ on_both_databases! {
     dead_runs_are_queued_again_by_one_command,
 }
 
-/// How soon a change of the settings acts, with room for a busy machine.
-const SOON: Duration = Duration::from_secs(4);
+/// Before the wait for runs is over, so that it was the change of the settings that ended it.
+const SOON: Duration = Duration::from_secs(20);
 
 async fn pull_task(client: &Client, name: &str) -> TaskId {
     create_task(client, json!({"name": name, "action": {"pull": {}}, "max_attempts": 1})).await.id
