@@ -166,6 +166,15 @@ impl PoolName {
     pub fn default_pool() -> Self {
         Self("default".to_owned())
     }
+
+    /// The name of [`Self::system_pool`].
+    pub const SYSTEM: &'static str = "system";
+
+    /// The pool of functions of the server itself, which every worker serves, also while the fleet is paused.
+    #[must_use]
+    pub fn system_pool() -> Self {
+        Self(Self::SYSTEM.to_owned())
+    }
 }
 
 /// Who causes a change, and whose message ids are deduplicated together.

@@ -13,7 +13,7 @@ use crate::identity::PoolName;
 pub struct FleetSettings {
     /// Whether due tasks become runs at all.
     pub scheduler_enabled: bool,
-    /// Whether workers stop leasing runs.
+    /// Whether workers stop leasing runs; the upkeep of the server, in the pool `system`, goes on.
     pub pause_all: bool,
     /// What holds for single pools; those that are not named have no maximum.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]

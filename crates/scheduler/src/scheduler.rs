@@ -37,7 +37,7 @@ pub struct SchedulerOptions {
     pub instance: InstanceId,
     /// What the replica does; loops of other roles are not started.
     pub roles: Vec<Role>,
-    /// The pools that its worker serves.
+    /// The pools that its worker serves, beside that of upkeep ([`PoolName::SYSTEM`]).
     pub pools: Vec<PoolName>,
     /// The most runs at the same time on this replica.
     pub permits: u32,
@@ -62,12 +62,21 @@ impl Scheduler {
     /// Makes a scheduler that executes the actions for which there is a runner. Without one for
     /// `system`, it brings its own with the functions of [`SystemRegistry::standard`].
     #[must_use]
-    pub fn new(stores: &Stores, options: SchedulerOptions, runners: Vec<Arc<dyn ActionRunner>>) -> Self {
+    pub fn new(stores: &Stores, mut options: SchedulerOptions, runners: Vec<Arc<dyn ActionRunner>>) -> Self {
+        if !options.pools.iter().any(|pool| pool.as_str() == PoolName::SYSTEM) {
+            options.pools.push(PoolName::system_pool());
+        }
         let system = SystemRunner::new(SystemRegistry::standard(stores, options.history));
         let own: Arc<dyn ActionRunner> = Arc::new(system);
         let runners = std::iter::once(own).chain(runners).map(|runner| (runner.kind(), runner)).collect();
         let held = Arc::new(Held::new(options.lease));
         Self { stores: stores.clone(), options, runners, wakes: Arc::default(), held }
+    }
+
+    /// Returns the pools that its worker serves, all of them.
+    #[must_use]
+    pub fn pools(&self) -> &[PoolName] {
+        &self.options.pools
     }
 
     /// Returns what moves the schedule clock of the stores, if a test may do that.

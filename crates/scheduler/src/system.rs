@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use switchboard_model::identity::PoolName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::run::LeasedRun;
@@ -87,14 +88,15 @@ impl ActionRunner for SystemRunner {
 }
 
 /// Installs the tasks that every deployment has, one for each part of the upkeep. Those that exist stay as operators
-/// left them, and replicas that boot together may all install. The one task of earlier versions hands its schedule on
-/// and is deleted.
+/// left them, but for the pool that earlier versions gave them; replicas that boot together may all install. The one task
+/// of earlier versions hands its schedule on and is deleted.
 ///
 /// # Errors
 /// Fails when the database does.
 pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
     let context = WriteContext::system("scheduler");
-    let former = stores.tasks.find(&FORMER.parse().map_err(corrupt)?).await?.filter(|task| is_former(&task.spec));
+    let former =
+        stores.tasks.find(&FORMER.parse().map_err(corrupt)?).await?.filter(|task| calls(&task.spec, FORMER_FUNCTION));
     for part in Upkeep::ALL {
         let mut spec = system_task(part).map_err(corrupt)?;
         if let Some(former) = &former {
@@ -102,8 +104,10 @@ pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
             spec.is_active = former.spec.is_active;
         }
         let outcome = stores.tasks.create(&context, TaskId::new(), &spec).await?;
-        if let Written::Now(TaskCreateOutcome::Refused(error)) = outcome {
-            return Err(corrupt(error));
+        match outcome {
+            Written::Now(TaskCreateOutcome::Refused(error)) => return Err(corrupt(error)),
+            Written::Now(TaskCreateOutcome::NameTaken(id)) => leave_default_pool(stores, &context, id, part).await?,
+            _ => {}
         }
     }
     if let Some(former) = former {
@@ -112,8 +116,19 @@ pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
     Ok(())
 }
 
-fn is_former(spec: &TaskSpec) -> bool {
-    matches!(&spec.action, Action::System(action) if action.function == FORMER_FUNCTION)
+/// Moves a task that is still in the pool of earlier versions, where a pause of the fleet stops it, to that of upkeep.
+async fn leave_default_pool(stores: &Stores, context: &WriteContext, id: TaskId, part: Upkeep) -> StoreResult<()> {
+    let Some(task) = stores.tasks.get(id).await? else { return Ok(()) };
+    if calls(&task.spec, part.function()) && task.spec.pool == PoolName::default_pool() {
+        let spec = TaskSpec { pool: PoolName::system_pool(), ..task.spec };
+        // Whoever was faster has moved it, or knows better.
+        stores.tasks.update(context, id, task.version, &spec).await?;
+    }
+    Ok(())
+}
+
+fn calls(spec: &TaskSpec, function: &str) -> bool {
+    matches!(&spec.action, Action::System(action) if action.function == function)
 }
 
 /// Returns the task that does a part of the upkeep.
@@ -124,6 +139,7 @@ fn system_task(part: Upkeep) -> Result<TaskSpec, serde_json::Error> {
         "schedule": {"every": {"interval": "5m"}},
         "action": {"system": {"function": function}},
         "overlap": "skip",
+        "pool": PoolName::SYSTEM,
         "timeout": "4m",
         "priority": 100,
     }))

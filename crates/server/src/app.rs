@@ -103,7 +103,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let replay = scheduler.replay();
     let observers: Vec<Arc<dyn FeedObserver>> =
         vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
-    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
+    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: scheduler.pools().to_vec() }, observers);
     let feed_status = feed.status();
     let pull = scheduler.pull_queue();
 

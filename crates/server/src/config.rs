@@ -39,7 +39,7 @@ pub(crate) struct Config {
     #[serde(deserialize_with = "text::list")]
     #[schemars(with = "Vec<kind::Role>")]
     pub(crate) roles: Vec<Role>,
-    /// The pools its worker serves.
+    /// The pools its worker serves, beside `system`, that of upkeep.
     #[serde(deserialize_with = "text::list")]
     #[schemars(with = "Vec<kind::Pool>")]
     pub(crate) pools: Vec<PoolName>,

@@ -39,5 +39,6 @@ pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     switchboard_scheduler::describe_metrics();
     switchboard_http::describe_metrics();
     crate::listen::describe_metrics();
+    crate::outbound::describe_metrics();
     Ok(handle)
 }

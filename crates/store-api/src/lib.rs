@@ -4,6 +4,7 @@
 //! driver, and nobody above knows which backend runs: differences are asked of [`Capabilities`].
 
 mod api_keys;
+mod arming;
 mod audit;
 mod auth_sessions;
 mod context;
@@ -28,6 +29,7 @@ mod webhooks;
 use std::sync::Arc;
 
 pub use api_keys::ApiKeyStore;
+pub use arming::arm_all;
 pub use audit::AuditStore;
 pub use auth_sessions::{AuthSessionStore, RefreshOutcome};
 pub use context::{AuditEntry, OnceClaim, OnceRecord, WriteContext, Written};

@@ -244,8 +244,8 @@ pub trait RunStore: Send + Sync {
     /// Leases ready runs. Each gets a new fence and counts an attempt; a run whose key has no
     /// permit moves to `waiting`, and so does one that its rate limit holds back. A rate limit gives one unit for each
     /// lease. A run whose start deadline has passed is left to [`RunStore::promote`]; the first lease ends that
-    /// deadline. Leases nothing while the fleet is paused, and from no pool more than its maximum leaves, which counts
-    /// the running runs of the pool under a lock.
+    /// deadline. While the fleet is paused, leases from the pool [`PoolName::SYSTEM`] only. Leases from no pool more than
+    /// its maximum leaves, which counts the running runs of the pool under a lock.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -258,7 +258,9 @@ pub trait RunStore: Send + Sync {
     /// Fails when the database does.
     async fn renew(&self, by: WorkerKind, renewals: &[Renewal], lease: Span) -> StoreResult<Vec<RenewOutcome>>;
 
-    /// Records endings and frees permits in one commit; returns one outcome per report, in order.
+    /// Records endings and frees permits in one commit; returns one outcome per report, in order. Where a run leaves a
+    /// pool that was full and others wait for the room, the pool is signalled, unless a replica executed the run and
+    /// only replicas wait: it looks by itself.
     ///
     /// The lease must still be the run's; one that expired without being recovered is accepted. To report the end of a
     /// lease again is [`FinishOutcome::Repeated`]; recovery raises the fence, so that an end which comes after it is
@@ -272,7 +274,8 @@ pub trait RunStore: Send + Sync {
     async fn finish(&self, finishes: &[Finish]) -> StoreResult<Vec<FinishOutcome>>;
 
     /// Takes up to `limit` runs whose lease has expired away from their holders: queued again while
-    /// attempts are left, `dead` otherwise, `cancelled` when that was asked for.
+    /// attempts are left, `dead` otherwise, `cancelled` when that was asked for. Signals the pools that got runs, and
+    /// those that were full and have room for runs that wait.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -84,7 +84,8 @@ pub struct UnarmedReport {
 /// Task definitions. Names are unique among tasks that are not deleted.
 #[async_trait]
 pub trait TaskStore: Send + Sync {
-    /// Checks and stores a task, anchors its schedule at database time, arms it and signals it.
+    /// Checks and stores a task, anchors its schedule at database time, arms it and signals it. The schedule is planned
+    /// before the transaction ([`crate::arm_all`]).
     ///
     /// # Errors
     /// Fails when the database does.
@@ -153,7 +154,7 @@ pub trait TaskStore: Send + Sync {
     /// Fails when the database does.
     async fn set_active(&self, context: &WriteContext, id: TaskId, active: bool) -> StoreResult<Option<Task>>;
 
-    /// Deletes a task softly; its runs stay, active ones go on. `false` means that there is none.
+    /// Deletes a task softly; its runs stay, active ones go on and are signed as before. `false` means that there is none.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -28,7 +28,8 @@ pub struct WebhookTarget {
     pub secrets: Vec<SealedWebhookSecret>,
 }
 
-/// Secrets of webhooks. Each belongs to a task and goes with it.
+/// Secrets of webhooks. Each belongs to a task and goes with it; one that signs stays while there are runs of the task,
+/// which may still be executed or retried.
 #[async_trait]
 pub trait WebhookStore: Send + Sync {
     /// Adds a secret to a task.
@@ -65,7 +66,8 @@ pub trait WebhookStore: Send + Sync {
     /// Fails when the database does.
     async fn delete(&self, context: &WriteContext, task: TaskId, id: WebhookSecretId) -> StoreResult<bool>;
 
-    /// Deletes up to `limit` secrets that have expired or whose task was deleted, and returns how many there were.
+    /// Deletes up to `limit` secrets that have expired, or whose task was deleted and has no runs left, and returns how
+    /// many there were.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -1,8 +1,12 @@
 //! Many runs and many tasks in one commit: outcomes in order, each seeing the ones before it.
 
+use std::pin::pin;
+
+use futures_util::future::{Either, select};
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::{RunId, TaskId};
 use switchboard_model::run::{NewRun, RunState};
+use switchboard_model::schedule::Schedule;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Overlap, TaskSpec};
 use switchboard_store_api::{Stores, TaskCreateOutcome, TriggerOutcome, WriteContext, Written};
@@ -164,6 +168,25 @@ pub(crate) async fn a_repeated_request_for_many_tasks_is_replayed(backend: &dyn 
     let remembered: Vec<Option<TaskId>> = record.result.unwrap().decode().unwrap();
     assert_eq!(remembered, [Some(ids[0]), None, Some(ids[2])]);
     assert_eq!(stores.tasks.list(&ALL).await.unwrap().items.len(), 2);
+}
+
+pub(crate) async fn planning_many_schedules_holds_nobody_up(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    // To find out that it never fires takes longest.
+    let never: Schedule = serde_json::from_str(r#"{"cron":{"expression":"0 0 30 2 *","zone":"UTC"}}"#).unwrap();
+    let specs: Vec<_> =
+        (0..2_000).map(|n| spec(&format!("t/{n}"), |spec| spec.schedule = Some(never.clone()))).collect();
+    let context = system();
+    let many = pin!(create_many(&stores, &context, &specs));
+    let one = spec("other", |_| {});
+    let one = pin!(create(&stores, &one));
+    match select(many, one).await {
+        Either::Left(_) => panic!("a task waited for the planning of many others"),
+        Either::Right((_, many)) => {
+            let outcomes = now(many.await.1);
+            assert!(outcomes.iter().all(|outcome| matches!(outcome, TaskCreateOutcome::Refused(_))));
+        }
+    }
 }
 
 pub(crate) async fn racing_requests_for_the_same_keys_agree(backend: &dyn Backend) {

@@ -35,6 +35,7 @@ mod occurrences;
 mod paced;
 mod permits;
 mod pool_limits;
+mod pool_room;
 mod races;
 mod recover;
 mod redrive;
@@ -44,10 +45,12 @@ mod rooms;
 mod run_races;
 mod runs;
 mod settings;
+mod signing;
 mod start_deadline;
 mod sweeps;
 mod tasks;
 mod tickets;
+mod upkeep;
 mod users;
 mod webhooks;
 
@@ -157,6 +160,7 @@ cases! { $
         ten_thousand_runs_of_many_tasks_are_made_at_once,
         many_tasks_are_created_in_order_each_seeing_the_ones_before,
         a_repeated_request_for_many_tasks_is_replayed,
+        planning_many_schedules_holds_nobody_up,
         racing_requests_for_the_same_keys_agree,
     }
     dedupe {
@@ -223,6 +227,19 @@ cases! { $
         only_external_workers_are_given_runs_to_pull,
         workers_of_both_kinds_share_the_maximum,
         leasers_never_exceed_the_maximum_of_a_pool,
+    }
+    pool_room {
+        room_that_an_external_worker_leaves_is_signalled_to_those_who_wait,
+        a_pool_without_a_maximum_is_not_signalled,
+        a_replica_tells_only_external_workers_of_the_room_it_leaves,
+        room_that_a_lost_run_leaves_is_signalled,
+    }
+    upkeep {
+        upkeep_goes_on_while_the_fleet_is_paused,
+    }
+    signing {
+        runs_of_a_deleted_task_are_signed_as_long_as_there_are_any,
+        a_task_that_has_no_runs_takes_its_secrets_along,
     }
     paced {
         a_rate_limit_holds_runs_back,

@@ -17,7 +17,7 @@ use crate::fixtures::{
 };
 
 /// Replaces the maxima of all pools.
-async fn limit(stores: &Stores, maxima: &[(&str, u32)]) {
+pub(crate) async fn limit(stores: &Stores, maxima: &[(&str, u32)]) {
     let version = stores.settings.fleet().await.unwrap().version;
     let pools = maxima.iter().map(|(pool, max)| (pool.parse().unwrap(), PoolSettings { max_running: Some(*max) }));
     let value = FleetSettings { pools: pools.collect(), ..FleetSettings::default() };
@@ -29,7 +29,7 @@ fn in_pool(name: &str, pool: &str) -> TaskSpec {
     spec(name, |spec| spec.pool = pool.parse().unwrap())
 }
 
-fn pull(name: &str) -> TaskSpec {
+pub(crate) fn pull(name: &str) -> TaskSpec {
     spec(name, |spec| spec.action = Action::Pull(PullAction {}))
 }
 

@@ -245,11 +245,20 @@ fn pool(size: u32, pooled: bool) -> PgPoolOptions {
     })
 }
 
+async fn now(link: &mut Link) -> StoreResult<Timestamp> {
+    sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(link).await.map_err(fault)
+}
+
 /// A connection for a single statement; behind a pooler it lies in a transaction of its own, which rolls back when it
 /// is dropped: that is all the same to a statement that only reads.
 pub(crate) struct Session(Link);
 
 impl Session {
+    /// Reads database time.
+    pub(crate) async fn now(&mut self) -> StoreResult<Timestamp> {
+        now(&mut self.0).await
+    }
+
     /// Makes a write durable.
     pub(crate) async fn commit(mut self) -> StoreResult<()> {
         self.0.commit().await.map_err(fault)
@@ -299,7 +308,7 @@ impl Tx {
 
     /// Reads database time, after any lock that this transaction had to wait for.
     pub(crate) async fn now(&mut self) -> StoreResult<Timestamp> {
-        sqlx::query_scalar("SELECT clock_timestamp()").fetch_one(&mut self.inner).await.map_err(fault)
+        now(&mut self.inner).await
     }
 
     /// Returns the time by which tasks become due if a test has set it; it is database time otherwise.

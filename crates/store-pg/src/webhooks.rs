@@ -178,13 +178,14 @@ impl WebhookStore for Webhooks {
     #[tracing::instrument(name = "db.webhooks.sweep", level = "debug", skip_all)]
     async fn sweep(&self, limit: u32) -> StoreResult<u64> {
         let mut session = self.0.session().await?;
-        // Secrets go with their task; only a replica of a release that knew none leaves them behind.
+        // No run of a deleted task comes into being, so one that was not seen is none.
         let deleted = sqlx::query(
             "-- webhooks.sweep
              WITH dead AS MATERIALIZED (
                  SELECT id FROM switchboard.webhook_secrets AS secret
                  WHERE expires_at <= statement_timestamp()
-                    OR NOT EXISTS (SELECT FROM switchboard.tasks WHERE id = secret.task_id AND deleted_at IS NULL)
+                    OR (NOT EXISTS (SELECT FROM switchboard.tasks WHERE id = secret.task_id AND deleted_at IS NULL)
+                        AND NOT EXISTS (SELECT FROM switchboard.runs AS run WHERE run.task_id = secret.task_id))
                  LIMIT $1 FOR UPDATE SKIP LOCKED
              )
              DELETE FROM switchboard.webhook_secrets AS secret USING dead WHERE secret.id = dead.id",

@@ -28,6 +28,7 @@ mod writer;
 use std::sync::Arc;
 
 use sqlx::SqlitePool;
+use switchboard_model::Timestamp;
 use switchboard_store_api::{Capabilities, ScheduleClock, Stores};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -51,6 +52,12 @@ impl Database {
     /// Returns the time by which tasks become due, in microseconds.
     fn schedule_now(&self) -> i64 {
         self.schedule_clock.set_time().map_or_else(connect::now, rows::micros)
+    }
+
+    /// Returns the time, in microseconds, and as an instant that by which tasks become due.
+    fn times(&self) -> error::DbResult<(i64, Timestamp)> {
+        let now = connect::now();
+        Ok((now, self.schedule_clock.set_time().map_or_else(|| rows::instant(now), Ok)?))
     }
 }
 

@@ -125,12 +125,12 @@ async fn delete(change: &mut Change, context: WriteContext, task: TaskId, id: We
 }
 
 async fn sweep(change: &mut Change, limit: u32) -> DbResult<u64> {
-    // Secrets are deleted with their task, so those without one are none unless something is wrong.
     let swept = sqlx::query(
         "-- webhooks.sweep
         DELETE FROM webhook_secrets WHERE id IN (
             SELECT id FROM webhook_secrets WHERE expires_at <= ?
-                OR NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = task_id AND deleted_at IS NULL)
+                OR (NOT EXISTS (SELECT 1 FROM tasks WHERE tasks.id = webhook_secrets.task_id AND deleted_at IS NULL)
+                    AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.task_id = webhook_secrets.task_id))
             LIMIT ?)",
     )
     .bind(change.now)

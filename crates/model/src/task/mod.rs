@@ -172,6 +172,9 @@ impl TaskSpec {
         if let Action::Http(action) = &self.action {
             action.check()?;
         }
+        if self.pool.as_str() == PoolName::SYSTEM && !matches!(self.action, Action::System(_)) {
+            return refuse("pool", "is for functions of the server itself; choose another name");
+        }
         if let Some(schedule) = self.schedule.take() {
             self.schedule = Some(schedule.anchored(now)?);
         }
@@ -303,5 +306,16 @@ mod tests {
             serde_json::from_str::<TaskSpec>(r#"{"name":"x","action":{"system":{"function":"sweep"}},"colour":1}"#)
                 .is_err()
         );
+    }
+
+    #[test]
+    fn the_pool_of_upkeep_is_for_functions_of_the_server() {
+        let spec = |action| serde_json::from_str::<TaskSpec>(&format!(r#"{{"name":"x","pool":"system",{action}}}"#));
+        let now = "2027-01-01T00:00:00Z".parse().unwrap();
+        assert!(spec(r#""action":{"system":{"function":"sweep"}}"#).unwrap().checked(now).is_ok());
+        for action in [r#"{"pull":{}}"#, r#"{"http":{"url":"https://a.example"}}"#] {
+            let refused = spec(&format!(r#""action":{action}"#)).unwrap().checked(now).unwrap_err();
+            assert_eq!(refused.field, "pool", "{action}");
+        }
     }
 }

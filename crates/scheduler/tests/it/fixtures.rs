@@ -77,7 +77,7 @@ impl Bench {
     ) -> Replica {
         let replica = self.replica_without_feed(stores, registry, change);
         let (feed, observer, stop) = (self.stores.feed.clone(), replica.observer.clone(), self.stop.clone());
-        let request = TickRequest { pools: vec![PoolName::default_pool()] };
+        let request = TickRequest { pools: replica.pools.clone() };
         self.tracker.spawn(async move {
             let mut hints = feed.hints();
             let mut cursor = None;
@@ -114,10 +114,11 @@ impl Bench {
         };
         change(&mut options);
         let scheduler = Scheduler::new(stores, options, vec![Arc::new(SystemRunner::new(registry))]);
+        let pools = scheduler.pools().to_vec();
         let (soft, hard) = (CancellationToken::new(), CancellationToken::new());
         let observer = scheduler.observer();
         let handle = scheduler.start(&self.tracker, soft.clone(), hard.clone());
-        Replica { handle, observer, soft, hard }
+        Replica { handle, observer, pools, soft, hard }
     }
 
     /// Stops the database after its replicas; every task of theirs must end.
@@ -196,6 +197,7 @@ impl Bench {
 pub(crate) struct Replica {
     pub(crate) handle: SchedulerHandle,
     pub(crate) observer: SchedulerObserver,
+    pub(crate) pools: Vec<PoolName>,
     pub(crate) soft: CancellationToken,
     pub(crate) hard: CancellationToken,
 }

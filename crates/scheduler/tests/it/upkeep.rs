@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use switchboard_model::identity::TaskName;
+use switchboard_model::identity::{PoolName, TaskName};
 use switchboard_model::instance::Role;
 use switchboard_model::page::PageRequest;
 use switchboard_model::run::RunState;
+use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
+use switchboard_model::task::TaskSpec;
 use switchboard_scheduler::{HistoryAges, SchedulerLoop, SystemRegistry, install_system_tasks};
 
 use crate::fixtures::{Bench, context, every_100_ms, json, spec};
@@ -77,6 +79,55 @@ async fn upkeep_forgets_old_runs_and_counts_what_it_did() {
     }
     assert_eq!(bench.stores.runs.get(old).await.unwrap(), None);
     bench.close([replica]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn upkeep_goes_on_under_a_pause_of_the_fleet_and_other_work_does_not() {
+    let bench = Bench::new().await;
+    let paused = FleetSettings { pause_all: true, ..FleetSettings::default() };
+    bench.stores.settings.put_fleet(&context(), 0, &paused).await.unwrap();
+    let ages = HistoryAges { runs: Span::from_secs(3_600), audit: Span::from_secs(3_600) };
+    let replica = bench.replica(SystemRegistry::standard(&bench.stores, ages));
+    let other = bench.triggered("noop", |_| {}).await;
+    install_system_tasks(&bench.stores).await.unwrap();
+    let mut upkeep = Vec::new();
+    for task in bench.stores.tasks.list(&PageRequest { after: None, limit: 100 }).await.unwrap().items {
+        if task.spec.name.as_str() != "noop" {
+            upkeep.push(bench.trigger(&task).await);
+        }
+    }
+    assert_eq!(upkeep.len(), 5);
+    for run in upkeep {
+        bench.until_state(run, RunState::Succeeded).await;
+    }
+    assert_eq!(bench.run(other).await.state, RunState::Queued);
+    bench.stores.settings.put_fleet(&context(), 1, &FleetSettings::default()).await.unwrap();
+    bench.until_state(other, RunState::Succeeded).await;
+    bench.close([replica]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn system_tasks_of_earlier_versions_move_to_their_pool_unless_operators_moved_them() {
+    let bench = Bench::new().await;
+    let former = |function: &str, pool: &str| {
+        spec(function, |spec| {
+            spec.name = format!("system:{function}").parse().unwrap();
+            spec.pool = pool.parse().unwrap();
+            spec.schedule = every_100_ms(function).schedule;
+            spec.is_active = false;
+        })
+    };
+    let moved = bench.create(&former("trim_feed", "default")).await;
+    let kept = bench.create(&former("trim_rooms", "heavy")).await;
+    let other = bench.create(&spec("noop", |spec| spec.name = "system:check_tasks".parse().unwrap())).await;
+    install_system_tasks(&bench.stores).await.unwrap();
+    let read = async |id| bench.stores.tasks.get(id).await.unwrap().unwrap();
+    let wanted = TaskSpec { pool: PoolName::system_pool(), ..moved.spec.clone() };
+    assert_eq!(read(moved.id).await.spec, wanted);
+    assert_eq!((read(kept.id).await, read(other.id).await), (kept, other));
+    install_system_tasks(&bench.stores).await.unwrap();
+    assert_eq!(read(moved.id).await.version, moved.version + 1);
+    bench.close([]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -24,7 +24,7 @@ async fn obey(session: &Session, command: FleetCommand) -> Result<()> {
         FleetCommand::Show => show(*form, &client.fleet_settings().await?.value),
         FleetCommand::Pause => {
             let settings = edit(client, |settings| settings.pause_all = true).await?;
-            form.done(&settings, "Paused: no run is taken; those under way go on.")
+            form.done(&settings, "Paused: no run is taken but upkeep; those under way go on.")
         }
         FleetCommand::Resume => {
             let settings = edit(client, |settings| settings.pause_all = false).await?;

@@ -3,6 +3,7 @@
 //! Redirects are not followed, proxies of the environment and cookies are not used. Knows neither tasks nor runs.
 
 mod addresses;
+mod meters;
 mod policy;
 mod resolver;
 
@@ -12,6 +13,8 @@ use std::time::Duration;
 use reqwest::header::HeaderMap;
 use reqwest::{Client, ClientBuilder, Method, Response, StatusCode, Url, redirect, retry};
 
+use self::meters::Measured;
+pub(crate) use self::meters::describe_metrics;
 use self::policy::Verdict;
 pub(crate) use self::policy::{Destination, Policy};
 use self::resolver::{GuardedResolver, Lookup, SystemLookup};
@@ -92,6 +95,13 @@ impl Outbound {
     /// # Errors
     /// [`OutboundError`] tells only whether it was sent at all; the log of the server knows more.
     pub(crate) async fn send(&self, request: OutboundRequest) -> Result<OutboundResponse, OutboundError> {
+        let measured = Measured::start();
+        let result = self.exchange(request).await;
+        measured.ended(&result);
+        result
+    }
+
+    async fn exchange(&self, request: OutboundRequest) -> Result<OutboundResponse, OutboundError> {
         let client = match self.policy.judge(&request.url) {
             Verdict::Trusted => &self.trusted,
             Verdict::Guarded => &self.guarded,

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use super::*;
@@ -65,6 +66,61 @@ async fn get(client: &Outbound, url: &str) -> Result<String, OutboundError> {
     let url = url.parse().unwrap();
     let request = OutboundRequest { method: Method::GET, url, headers: HeaderMap::new(), body: None, timeout: None };
     client.send(request).await.map(|response| String::from_utf8(response.body).unwrap())
+}
+
+/// Answers with the status that the path names, or not at all.
+async fn by_path(listener: TcpListener, came: Arc<Notify>) {
+    let mut open = Vec::new();
+    loop {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut head = [0; 4096];
+        let length = socket.read(&mut head).await.unwrap();
+        let head = String::from_utf8_lossy(&head[..length]).into_owned();
+        let status = head.split(' ').nth(1).unwrap().trim_start_matches('/');
+        if status == "never" {
+            came.notify_one();
+            open.push(socket);
+        } else {
+            let answer = format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
+            socket.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+}
+
+#[test]
+fn every_request_is_counted_once_by_how_it_ended() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    // The recorder is that of this thread, on which everything happens.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    metrics::with_local_recorder(&recorder, || {
+        describe_metrics();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let (mut tasks, came) = (JoinSet::new(), Arc::new(Notify::new()));
+            tasks.spawn(by_path(listener, Arc::clone(&came)));
+            let client = client(&[&["127.0.0.2"]]);
+            let url = |path: &str| format!("http://any.test:{port}/{path}");
+            for path in ["200", "204", "302", "404", "429", "503"] {
+                get(&client, &url(path)).await.unwrap();
+            }
+            get(&client, "http://127.0.0.1:1/").await.unwrap_err();
+            tokio::select! {
+                answer = get(&client, &url("never")) => panic!("{answer:?}"),
+                () = came.notified() => {}
+            }
+            tasks.shutdown().await;
+            get(&client, &url("200")).await.unwrap_err();
+        });
+    });
+    let text = recorder.handle().render();
+    let expected =
+        [("succeeded", 2), ("rejected", 3), ("failed", 1), ("unanswered", 1), ("refused", 1), ("abandoned", 1)];
+    for (outcome, count) in expected {
+        let line = format!("switchboard_outbound_requests_total{{outcome=\"{outcome}\"}} {count}\n");
+        assert!(text.contains(&line), "{line} in\n{text}");
+    }
+    assert!(text.contains("switchboard_outbound_request_seconds_count 8\n"), "only what was sent takes time\n{text}");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! Tasks that send requests: what the receiver gets, what its answer does to the run, and where nothing is sent to.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
@@ -109,6 +111,32 @@ async fn a_request_carries_its_run_and_is_signed_by_each_secret_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_carries_its_run_and_is_signed_by_each_secret_on_postgres() {
     a_request_carries_its_run_and_is_signed_by_each_secret(allowing(cluster(2)).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_was_deleted_is_signed_until_its_last_attempt() {
+    let is_deleted = Arc::new(AtomicBool::new(false));
+    let answer = {
+        let is_deleted = Arc::clone(&is_deleted);
+        move |_: &_| status(if is_deleted.load(Ordering::SeqCst) { 204 } else { 503 })
+    };
+    let receiver = Receiver::answering(answer).await;
+    let cluster = sqlite().await;
+    let client = cluster.any();
+    let task = create_task(client, task(&receiver.url("/"), json!({"max_attempts": 1_000}))).await;
+    let request = WebhookSecretRequest { purpose: SecretPurpose::Sign, ..WebhookSecretRequest::default() };
+    let secret = client.create_webhook_secret(task.id, &request).await.unwrap().secret;
+    let id = trigger(client, task.id).await;
+    receiver.first().await;
+    client.delete_task(task.id).await.unwrap();
+    let before = receiver.received().len();
+    is_deleted.store(true, Ordering::SeqCst);
+    assert_eq!(ended(client, id).await.state, RunState::Succeeded);
+    let sent = receiver.received();
+    assert!(sent.len() > before, "an attempt came after the deletion");
+    for request in sent {
+        standardwebhooks::Webhook::new(&secret).unwrap().verify(&request.body, &request.headers).unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

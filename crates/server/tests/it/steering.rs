@@ -60,7 +60,7 @@ async fn while_waiting(cluster: &Cluster, command: &'static [&'static str]) -> (
 async fn a_pause_of_the_fleet_acts_at_once(cluster: Cluster) {
     let cli = Cli::of(&cluster);
     let task = pull_task(cluster.any(), "t").await;
-    assert_eq!(cli.says(&["fleet", "pause"]), "Paused: no run is taken; those under way go on.\n");
+    assert_eq!(cli.says(&["fleet", "pause"]), "Paused: no run is taken but upkeep; those under way go on.\n");
     assert!(cli.says(&["fleet", "show"]).contains("runs are taken: no"));
     trigger(cluster.any(), task).await;
     assert_eq!(lease(cluster.client(cluster.size() - 1), 10, Span::from_secs(1)).await, []);

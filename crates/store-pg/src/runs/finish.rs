@@ -13,7 +13,7 @@ use switchboard_store_api::{FinishOutcome, StoreError, StoreResult};
 use uuid::Uuid;
 
 use super::permits::promote_keys;
-use super::{LockedRow, LockedRun};
+use super::{LockedRow, LockedRun, room};
 use crate::connect::{Database, Tx};
 use crate::error::fault;
 use crate::rows::int;
@@ -59,9 +59,10 @@ async fn finish_batch(database: &Arc<Database>, finishes: &[Finish]) -> StoreRes
     let mut tx = database.begin().await?;
     let mut runs = end(&mut tx, finishes).await?;
     let mut changes = Vec::new();
+    let mut left = Vec::new();
     let mut outcomes = Vec::with_capacity(finishes.len());
     for finish in finishes {
-        let Some(EndedRun { run, ended }) = runs.get_mut(&finish.id.as_uuid()) else {
+        let Some(EndedRun { run, ended, is_limited }) = runs.get_mut(&finish.id.as_uuid()) else {
             outcomes.push(FinishOutcome::Fenced);
             continue;
         };
@@ -69,6 +70,9 @@ async fn finish_batch(database: &Arc<Database>, finishes: &[Finish]) -> StoreRes
             Report::Stale => FinishOutcome::Fenced,
             Report::Repeated => FinishOutcome::Repeated(run.state),
             Report::Current => {
+                if *is_limited {
+                    left.push(run.id);
+                }
                 // The first report under the lease is the one that counts; those after it repeat it.
                 run.state = ended.take().unwrap_or_else(|| {
                     let change = Change::of(run, run.standing.after(&finish.ending));
@@ -81,16 +85,18 @@ async fn finish_batch(database: &Arc<Database>, finishes: &[Finish]) -> StoreRes
         });
     }
     settle(&mut tx, &changes).await?;
+    room::announce(&mut tx, &left).await?;
     fail_point::hit(FailPoint::BeforeFinishCommit);
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterFinishCommit);
     Ok(outcomes)
 }
 
-/// A run under its lock as it was, and the state in which it has ended already.
+/// A run under its lock as it was, the state in which it has ended already, and whether its pool has a maximum.
 struct EndedRun {
     run: LockedRun,
     ended: Option<RunState>,
+    is_limited: bool,
 }
 
 #[derive(sqlx::FromRow)]
@@ -98,6 +104,7 @@ struct EndedRow {
     #[sqlx(flatten)]
     run: LockedRow,
     ended: bool,
+    is_limited: bool,
 }
 
 /// Locks the runs in the order of their ids, and ends at once those that hold no key by a report that is final
@@ -118,7 +125,7 @@ async fn end(tx: &mut Tx, finishes: &[Finish]) -> StoreResult<HashMap<Uuid, Ende
     let rows: Vec<EndedRow> = sqlx::query_as(
         "-- runs.finish
          WITH locked AS MATERIALIZED (
-             SELECT id, state, fence, attempt, max_attempts, key,
+             SELECT id, state, fence, attempt, max_attempts, key, pool,
                     cancel_requested_at IS NOT NULL AS is_to_be_cancelled,
                     coalesce(deadline_at <= clock_timestamp(), false) AS is_past_deadline
              FROM switchboard.runs WHERE id = ANY ($1) ORDER BY id FOR UPDATE
@@ -141,7 +148,11 @@ async fn end(tx: &mut Tx, finishes: &[Finish]) -> StoreResult<HashMap<Uuid, Ende
              WHERE result IS NOT NULL OR error IS NOT NULL OR (state = 'succeeded' AND attempt > 1)
              ON CONFLICT (run_id) DO UPDATE SET result = excluded.result, error = excluded.error
          )
-         SELECT locked.*, ended.id IS NOT NULL AS ended FROM locked LEFT JOIN ended ON ended.id = locked.id",
+         SELECT locked.*, ended.id IS NOT NULL AS ended,
+                (fleet.value -> 'pools' -> locked.pool ->> 'max_running') IS NOT NULL AS is_limited
+         FROM locked
+         LEFT JOIN ended ON ended.id = locked.id
+         LEFT JOIN (SELECT value::jsonb AS value FROM switchboard.settings WHERE name = 'fleet') AS fleet ON true",
     )
     .bind(finishes.iter().map(|finish| finish.id.as_uuid()).collect::<Vec<_>>())
     .bind(leases.iter().map(|(id, _)| *id).collect::<Vec<_>>())
@@ -153,10 +164,10 @@ async fn end(tx: &mut Tx, finishes: &[Finish]) -> StoreResult<HashMap<Uuid, Ende
     .await
     .map_err(fault)?;
     let mut runs = HashMap::with_capacity(rows.len());
-    for EndedRow { run, ended } in rows {
+    for EndedRow { run, ended, is_limited } in rows {
         let run = LockedRun::try_from(run)?;
         let state = last.get(&(run.id, run.fence.0)).map(|(state, _)| *state);
-        runs.insert(run.id, EndedRun { ended: state.filter(|_| ended), run });
+        runs.insert(run.id, EndedRun { ended: state.filter(|_| ended), run, is_limited });
     }
     Ok(runs)
 }

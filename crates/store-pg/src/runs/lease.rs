@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sqlx::postgres::PgRow;
 use sqlx::{FromRow, Row as _};
 use switchboard_model::Timestamp;
-use switchboard_model::identity::TaskName;
+use switchboard_model::identity::{PoolName, TaskName};
 use switchboard_model::ids::{Fence, RunId, TaskId};
 use switchboard_model::limit::Rate;
 use switchboard_model::run::{LeasedRun, RunState, clean_error};
@@ -53,6 +53,7 @@ pub(super) struct PickedRow {
 /// One row of a pass: what holds for all of it, and a run if there is any.
 struct PassRow {
     is_new: bool,
+    has_made_keys: bool,
     limited: Vec<String>,
     is_full: bool,
     run: Option<PickedRow>,
@@ -63,6 +64,7 @@ impl FromRow<'_, PgRow> for PassRow {
         let has_run = row.try_get::<Option<Uuid>, _>("id")?.is_some();
         Ok(Self {
             is_new: row.try_get("is_new")?,
+            has_made_keys: row.try_get("has_made_keys")?,
             limited: row.try_get("limited")?,
             is_full: row.try_get("is_full")?,
             run: if has_run { Some(PickedRow::from_row(row)?) } else { None },
@@ -71,9 +73,12 @@ impl FromRow<'_, PgRow> for PassRow {
 }
 
 /// What a pass found.
+#[derive(Default)]
 struct Pass {
     /// Whether nobody else is served under the same request, as far as this statement could see.
     is_new: bool,
+    /// Whether the keys of some pools had to be made.
+    has_made_keys: bool,
     /// The keys of pools with a maximum, which were not looked at for want of the locks on them.
     limited: Vec<String>,
     /// Whether the maximum of a pool ended the pass.
@@ -112,6 +117,7 @@ async fn serve(database: &Arc<Database>, request: &LeaseRequest) -> StoreResult<
         pass = pick(&mut tx, request, None).await?;
     }
     let mut batch = LeaseBatch::default();
+    let has_made_keys = pass.has_made_keys;
     if !pass.limited.is_empty() {
         let locked = permits::lock_free(&mut tx, &pass.limited).await?;
         batch.again = locked.len() < pass.limited.len();
@@ -121,7 +127,13 @@ async fn serve(database: &Arc<Database>, request: &LeaseRequest) -> StoreResult<
     let mut picked = pass.picked;
     if picked.is_empty() {
         let is_doubled = request::is_doubled(&mut tx, request).await?;
-        return tx.undo(if is_doubled { Served::Twice } else { Served::With(batch) }).await;
+        let served = if is_doubled { Served::Twice } else { Served::With(batch) };
+        if has_made_keys {
+            // They are kept, or every pass over an idle pool would make them again and in vain.
+            tx.commit().await?;
+            return Ok(served);
+        }
+        return tx.undo(served).await;
     }
     picked.sort_by_key(|run| (run.priority, run.run_at, run.id));
     if picked.iter().any(|run| run.fence.is_none()) {
@@ -163,12 +175,13 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
              SELECT DISTINCT pool, (fleet.value -> 'pools' -> pool ->> 'max_running')::bigint AS max
              FROM unnest($1::text[]) AS given (pool)
              LEFT JOIN fleet ON true
-             WHERE (SELECT is_new FROM asked) AND NOT coalesce((fleet.value ->> 'pause_all')::boolean, false)
+             WHERE (SELECT is_new FROM asked)
+               AND (pool = $9 OR NOT coalesce((fleet.value ->> 'pause_all')::boolean, false))
          ),
          made AS (
              INSERT INTO switchboard.run_keys (key)
              SELECT 'pool:' || pool FROM served WHERE max > 0 AND $7::text[] IS NULL ORDER BY 1
-             ON CONFLICT DO NOTHING
+             ON CONFLICT DO NOTHING RETURNING key
          ),
          open AS MATERIALIZED (
              SELECT pool, max,
@@ -209,7 +222,7 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
              WHERE run.id = ANY (ARRAY (SELECT id FROM picked WHERE key IS NULL AND pace_key IS NULL))
              RETURNING run.id, run.fence
          )
-         SELECT asked.is_new,
+         SELECT asked.is_new, EXISTS (SELECT FROM made) AS has_made_keys,
                 ARRAY (SELECT 'pool:' || pool FROM served WHERE max > 0 AND $7 IS NULL) AS limited,
                 EXISTS (
                     SELECT FROM open
@@ -237,12 +250,14 @@ async fn pick(tx: &mut Tx, request: &LeaseRequest, locked: Option<&[String]>) ->
     .bind(request.request)
     .bind(locked)
     .bind(tx.set_time())
+    .bind(PoolName::SYSTEM)
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    let mut pass = Pass { is_new: false, limited: Vec::new(), is_full: false, picked: Vec::new() };
+    let mut pass = Pass::default();
     for row in rows {
-        (pass.is_new, pass.limited, pass.is_full) = (row.is_new, row.limited, row.is_full);
+        (pass.is_new, pass.has_made_keys) = (row.is_new, row.has_made_keys);
+        (pass.limited, pass.is_full) = (row.limited, row.is_full);
         pass.picked.extend(row.run);
     }
     Ok(pass)

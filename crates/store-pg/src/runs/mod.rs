@@ -10,6 +10,7 @@ mod promote;
 mod recover;
 mod request;
 mod retry;
+mod room;
 mod sweep;
 pub(crate) mod trigger;
 

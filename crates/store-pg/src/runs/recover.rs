@@ -5,7 +5,7 @@ use std::sync::Arc;
 use switchboard_store_api::{RecoverReport, StoreResult};
 
 use super::finish::{Change, settle};
-use super::{LockedRow, LockedRun};
+use super::{LockedRow, LockedRun, room};
 use crate::connect::Database;
 use crate::error::fault;
 
@@ -37,6 +37,7 @@ pub(super) async fn recover(database: &Arc<Database>, limit: u32) -> StoreResult
         return tx.undo(report).await;
     }
     settle(&mut tx, &changes).await?;
+    room::announce(&mut tx, &changes.iter().map(|change| change.id).collect::<Vec<_>>()).await?;
     tx.commit().await?;
     Ok(report)
 }

@@ -59,8 +59,9 @@ async fn sweep_history(database: &Arc<Database>, age: Span, limit: u32) -> Store
     Ok(count(deleted))
 }
 
-/// Deletes permit keys that no run holds or waits for. A run that is leased makes its key again; whoever holds or
-/// waits began to under the lock on the key, so only a look after that lock decides.
+/// Deletes permit keys that no run holds or waits for, unless a task or a pool that is there will need them again.
+/// A run that is leased makes its key again; whoever holds or waits began to under the lock on the key, so only a look
+/// after that lock decides.
 async fn sweep_keys(database: &Arc<Database>, limit: u32) -> StoreResult<u64> {
     let mut tx = database.begin().await?;
     let unused: Vec<String> = sqlx::query_scalar(
@@ -70,6 +71,16 @@ async fn sweep_keys(database: &Arc<Database>, limit: u32) -> StoreResult<u64> {
            AND NOT EXISTS (
                SELECT FROM switchboard.runs AS run
                WHERE run.state = 'waiting' AND NOT run.is_paced AND run.key = known.key
+           )
+           AND NOT EXISTS (
+               SELECT FROM switchboard.tasks AS task
+               WHERE task.id = CASE WHEN known.key ~ '^task:[0-9a-f-]{36}$' THEN substr(known.key, 6)::uuid END
+                 AND task.deleted_at IS NULL
+           )
+           AND NOT EXISTS (
+               SELECT FROM switchboard.settings AS fleet
+               WHERE fleet.name = 'fleet' AND known.key LIKE 'pool:%'
+                 AND (fleet.value::jsonb -> 'pools' -> substr(known.key, 6) ->> 'max_running')::bigint > 0
            )
          LIMIT $1 FOR UPDATE OF known SKIP LOCKED",
     )

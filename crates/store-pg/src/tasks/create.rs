@@ -8,8 +8,8 @@ use switchboard_model::feed::SignalKind;
 use switchboard_model::fire::{Armed, arm};
 use switchboard_model::ids::TaskId;
 use switchboard_model::json_text::JsonText;
-use switchboard_model::task::{Task, TaskSpec};
-use switchboard_store_api::{OnceRecord, StoreError, StoreResult, TaskCreateOutcome, WriteContext, Written};
+use switchboard_model::task::{Task, TaskSpec, TaskSpecError};
+use switchboard_store_api::{OnceRecord, StoreError, StoreResult, TaskCreateOutcome, WriteContext, Written, arm_all};
 use uuid::Uuid;
 
 use super::{encode, skips};
@@ -23,11 +23,13 @@ pub(super) async fn create(
     id: TaskId,
     spec: &TaskSpec,
 ) -> StoreResult<Written<TaskCreateOutcome>> {
+    let (now, due_by) = times(database).await?;
+    let armed = arm(spec.clone(), due_by);
     let mut tx = database.begin().await?;
     if let Some(before) = claim(&mut tx, context, id.as_uuid()).await? {
         return tx.undo(before).await;
     }
-    let outcome = make(&mut tx, &[(id, spec.clone())]).await?.pop().ok_or_else(collided)?;
+    let outcome = make(&mut tx, vec![(id, armed)], now).await?.pop().ok_or_else(collided)?;
     if !matches!(outcome, TaskCreateOutcome::Created(_)) {
         return tx.undo(Written::Now(outcome)).await;
     }
@@ -43,11 +45,13 @@ pub(super) async fn create_many(
     tasks: &[(TaskId, TaskSpec)],
 ) -> StoreResult<Written<Vec<TaskCreateOutcome>>> {
     let Some((first, _)) = tasks.first() else { return Ok(Written::Now(vec![])) };
+    let (now, due_by) = times(database).await?;
+    let armed = arm_all(tasks, due_by).await;
     let mut tx = database.begin().await?;
     if let Some(before) = claim(&mut tx, context, first.as_uuid()).await? {
         return tx.undo(before).await;
     }
-    let outcomes = make(&mut tx, tasks).await?;
+    let outcomes = make(&mut tx, tasks.iter().map(|(id, _)| *id).zip(armed).collect(), now).await?;
     let created = |outcome: &TaskCreateOutcome| match outcome {
         TaskCreateOutcome::Created(task) => Some(task.id),
         TaskCreateOutcome::NameTaken(_) | TaskCreateOutcome::Refused(_) => None,
@@ -64,14 +68,20 @@ pub(super) async fn create_many(
     Ok(Written::Now(outcomes))
 }
 
+/// Reads database time, outside any transaction; returns too the time by which tasks become due.
+async fn times(database: &Arc<Database>) -> StoreResult<(Timestamp, Timestamp)> {
+    let now = database.session().await?.now().await?;
+    Ok((now, database.schedule_clock.set_time().unwrap_or(now)))
+}
+
+/// A new task, armed unless its definition was refused.
+type Planned = (TaskId, Result<Armed, TaskSpecError>);
+
 /// Makes the tasks whose definitions are right and whose names are free, each seeing the ones before it.
-async fn make(tx: &mut Tx, tasks: &[(TaskId, TaskSpec)]) -> StoreResult<Vec<TaskCreateOutcome>> {
-    let now = tx.now().await?;
-    let due_by = tx.set_time().unwrap_or(now);
-    let armed: Vec<_> = tasks.iter().map(|(_, spec)| arm(spec.clone(), due_by)).collect();
+async fn make(tx: &mut Tx, tasks: Vec<Planned>, now: Timestamp) -> StoreResult<Vec<TaskCreateOutcome>> {
     // The first one of each name, in the order of the names.
     let mut wanted: BTreeMap<&str, (TaskId, &Armed)> = BTreeMap::new();
-    for ((id, _), armed) in tasks.iter().zip(&armed) {
+    for (id, armed) in &tasks {
         if let Ok(armed) = armed {
             wanted.entry(armed.spec.name.as_str()).or_insert((*id, armed));
         }
@@ -88,13 +98,13 @@ async fn make(tx: &mut Tx, tasks: &[(TaskId, TaskSpec)]) -> StoreResult<Vec<Task
         wanted.iter().filter(is_made).flat_map(|(id, armed)| armed.skips.iter().map(|skip| (*id, skip.clone())));
     skips::record(tx, skips.collect()).await?;
 
-    let outcomes = tasks.iter().zip(armed).map(|((id, _), armed)| match armed {
+    let outcomes = tasks.into_iter().map(|(id, armed)| match armed {
         Err(error) => Ok(TaskCreateOutcome::Refused(error)),
         Ok(Armed { spec, arming, .. }) => {
             let holder = TaskId::from_uuid(*holders.get(spec.name.as_str()).ok_or_else(collided)?);
-            Ok(if holder == *id {
+            Ok(if holder == id {
                 TaskCreateOutcome::Created(Task {
-                    id: *id,
+                    id,
                     spec,
                     next_run_at: arming.next_run_at,
                     version: 1,

@@ -8,6 +8,7 @@ use switchboard_model::fire::{self, Armed};
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::webhook::SecretPurpose;
 use switchboard_store_api::{StoreError, StoreResult, TaskUpdateOutcome, WriteContext};
 use uuid::Uuid;
 
@@ -80,26 +81,23 @@ pub(super) async fn set_active(
 
 pub(super) async fn delete(database: &Arc<Database>, context: &WriteContext, id: TaskId) -> StoreResult<bool> {
     let mut tx = database.begin().await?;
-    let deleted = sqlx::query(
-        "-- tasks.delete
-         UPDATE switchboard.tasks
-         SET deleted_at = clock_timestamp(), is_active = false, next_run_at = NULL, version = version + 1
-         WHERE id = $1 AND deleted_at IS NULL",
-    )
-    .bind(id.as_uuid())
-    .execute(&mut *tx)
-    .await
-    .map_err(fault)?
-    .rows_affected();
-    if deleted == 0 {
+    if lock(&mut tx, id).await?.is_none() {
         return tx.undo(false).await;
     }
-    // A statement of its own, which sees a secret that was added while the first one waited for the task.
+    // After the lock, every run and every secret of the task is there to be seen.
     sqlx::query(
-        "-- webhooks.delete_of_task
-         DELETE FROM switchboard.webhook_secrets WHERE task_id = $1",
+        "-- tasks.delete
+         WITH unneeded AS (
+             DELETE FROM switchboard.webhook_secrets AS secret
+             WHERE task_id = $1
+               AND (purpose <> $2 OR NOT EXISTS (SELECT FROM switchboard.runs AS run WHERE run.task_id = $1))
+         )
+         UPDATE switchboard.tasks
+         SET deleted_at = clock_timestamp(), is_active = false, next_run_at = NULL, version = version + 1
+         WHERE id = $1",
     )
     .bind(id.as_uuid())
+    .bind(SecretPurpose::Sign.as_str())
     .execute(&mut *tx)
     .await
     .map_err(fault)?;

@@ -1,6 +1,10 @@
 //! Sweeps of rows that no trait can age.
 
+use switchboard_model::identity::PoolName;
+use switchboard_model::ids::InstanceId;
+use switchboard_model::setting::{FleetSettings, PoolSettings};
 use switchboard_model::span::Span;
+use switchboard_store_api::{LeaseRequest, WorkerKind, WriteContext};
 use switchboard_store_conformance::Backend as _;
 use switchboard_testkit::wait_until;
 
@@ -36,12 +40,24 @@ async fn all_expired_message_ids_are_forgotten_and_counted() {
 }
 
 #[tokio::test]
-async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their_lock() {
+async fn permit_keys_that_nothing_needs_are_forgotten_unless_somebody_holds_their_lock() {
     let backend = PgBackend::create().await;
     let stores = backend.stores().await;
+    let max = |max_running| PoolSettings { max_running };
+    let pools = [("limited", max(Some(3))), ("paused", max(Some(0))), ("named", max(None))];
+    let pools = pools.into_iter().map(|(pool, max)| (pool.parse().unwrap(), max)).collect();
+    let fleet = FleetSettings { pools, ..FleetSettings::default() };
+    stores.settings.put_fleet(&WriteContext::system("test"), 0, &fleet).await.unwrap();
     sqlx::raw_sql(
         "INSERT INTO switchboard.run_keys (key)
-             SELECT unnest(ARRAY ['key:held', 'key:awaited', 'key:locked', 'key:unused', 'pool:unused', 'task:unused']);
+             SELECT unnest(ARRAY ['key:held', 'key:awaited', 'key:locked', 'key:unused', 'task:unused', 'pool:unused',
+                                  'pool:limited', 'pool:paused', 'pool:named',
+                                  'task:00000000-0000-0000-0000-000000000001',
+                                  'task:00000000-0000-0000-0000-000000000002',
+                                  'task:00000000-0000-0000-0000-000000000003']);
+         INSERT INTO switchboard.tasks (id, name, spec, has_schedule, is_active, created_at, updated_at, deleted_at)
+             VALUES ('00000000-0000-0000-0000-000000000001', 'there', '{}', false, true, now(), now(), NULL),
+                    ('00000000-0000-0000-0000-000000000002', 'deleted', '{}', false, true, now(), now(), now());
          INSERT INTO switchboard.run_holds (key, run_id) VALUES ('key:held', gen_random_uuid());
          INSERT INTO switchboard.runs
              (id, task_id, state, trigger, pool, priority, run_at, max_attempts, created_at, key, key_max)
@@ -56,8 +72,8 @@ async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their
         .execute(&mut *holder)
         .await
         .unwrap();
-    for deleted in [2, 1, 0] {
-        assert_eq!(stores.runs.sweep(Span::from_secs(60), 2).await.unwrap(), deleted);
+    for deleted in [5, 2, 0] {
+        assert_eq!(stores.runs.sweep(Span::from_secs(60), 5).await.unwrap(), deleted);
     }
     holder.rollback().await.unwrap();
     assert_eq!(stores.runs.sweep(Span::from_secs(60), 2).await.unwrap(), 1);
@@ -65,7 +81,38 @@ async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their
         .fetch_all(backend.database.pool())
         .await
         .unwrap();
-    assert_eq!(left, ["key:awaited", "key:held"]);
+    let task = "task:00000000-0000-0000-0000-000000000001";
+    assert_eq!(left, ["key:awaited", "key:held", "pool:limited", task]);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn the_key_of_an_idle_pool_is_made_once() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let pool: PoolName = "limited".parse().unwrap();
+    let pools = [(pool.clone(), PoolSettings { max_running: Some(3) })].into();
+    let fleet = FleetSettings { pools, ..FleetSettings::default() };
+    stores.settings.put_fleet(&WriteContext::system("test"), 0, &fleet).await.unwrap();
+    let request = LeaseRequest {
+        holder: InstanceId::boot("worker"),
+        kind: WorkerKind::Replica,
+        pools: vec![pool],
+        limit: 1,
+        lease: Span::from_secs(60),
+        request: None,
+    };
+    let row = async || -> Vec<(String, String)> {
+        let query = sqlx::query_as("SELECT key, ctid::text FROM switchboard.run_keys");
+        query.fetch_all(backend.database.pool()).await.unwrap()
+    };
+    stores.runs.lease(&request).await.unwrap();
+    let made = row().await;
+    assert_eq!(made, [("pool:limited".to_owned(), "(0,1)".to_owned())]);
+    stores.runs.sweep(Span::from_secs(60), 10).await.unwrap();
+    stores.runs.lease(&request).await.unwrap();
+    assert_eq!(row().await, made);
+    backend.close().await;
 }
 
 #[tokio::test]

@@ -25,6 +25,7 @@ pub(super) struct Current {
     pub(super) task_id: TaskId,
     pub(super) state: RunState,
     pub(super) pool: String,
+    pub(super) is_pull: bool,
     pub(super) fence: Fence,
     pub(super) attempt: u32,
     pub(super) max_attempts: u32,
@@ -46,6 +47,7 @@ impl FromRow<'_, SqliteRow> for Current {
             task_id: TaskId::from_uuid(row.try_get("task_id")?),
             state,
             pool: row.try_get("pool")?,
+            is_pull: row.try_get("is_pull")?,
             fence: Fence(row.try_get("fence")?),
             attempt: row.try_get("attempt")?,
             max_attempts: row.try_get("max_attempts")?,
@@ -120,6 +122,9 @@ pub(super) async fn depart(change: &mut Change, run: &Current, step: &Step, free
     }
     if step.state == RunState::Queued {
         freed.note_pool(&run.pool);
+    }
+    if run.state == RunState::Running {
+        freed.note_left(run, step);
     }
     freed.release(change, run, step.state).await
 }

@@ -62,9 +62,6 @@ pub(super) async fn lease(change: &mut Change, request: LeaseRequest) -> DbResul
         return Ok(batch);
     }
     let fleet = settings::fleet(&mut change.connection).await?.value;
-    if fleet.pause_all {
-        return Ok(batch);
-    }
     let candidates = candidates(change, &request, &fleet, &mut batch).await?;
     let mut paces = read_paces(change, &candidates).await?;
     let mut starting = Vec::with_capacity(candidates.len());
@@ -94,7 +91,8 @@ async fn candidates(
 ) -> DbResult<Vec<Candidate>> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut rooms = Vec::new();
-    for pool in request.pools.iter().collect::<BTreeSet<_>>() {
+    let is_open = |pool: &&PoolName| !fleet.pause_all || pool.as_str() == PoolName::SYSTEM;
+    for pool in request.pools.iter().filter(is_open).collect::<BTreeSet<_>>() {
         let room = room(change, fleet, pool).await?;
         // One statement a pool, so that each follows the index and reads no row too many.
         let of_pool: Vec<Candidate> = sqlx::query_as(

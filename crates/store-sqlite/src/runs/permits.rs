@@ -3,14 +3,15 @@
 //! The writer is alone, so the holds themselves are enough; the rows of `run_keys`, which exist to be
 //! locked, stay unused on this backend.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::RunId;
 use switchboard_model::run::RunState;
-use switchboard_model::run_rule::frees_key;
+use switchboard_model::run_rule::{Step, frees_key};
 
 use super::finish::Current;
+use super::room::{self, Left};
 use crate::error::DbResult;
 use crate::writer::Change;
 
@@ -60,6 +61,7 @@ pub(super) async fn take(change: &mut Change, id: RunId, key: &str) -> DbResult<
 pub(super) struct Freed {
     keys: BTreeSet<String>,
     pools: BTreeSet<String>,
+    left: BTreeMap<String, Left>,
 }
 
 impl Freed {
@@ -71,6 +73,13 @@ impl Freed {
     /// Notes that a pool has a run that is ready.
     pub(super) fn note_pool(&mut self, pool: &str) {
         self.pools.insert(pool.to_owned());
+    }
+
+    /// Notes that a run which was executed has left its pool.
+    pub(super) fn note_left(&mut self, run: &Current, step: &Step) {
+        let left = self.left.entry(run.pool.clone()).or_default();
+        left.runs += 1;
+        left.is_unattended |= run.is_pull || step.is_reclaimed;
     }
 
     /// Deletes the hold of a run that goes to `next`, unless it keeps it.
@@ -95,6 +104,11 @@ impl Freed {
         for key in std::mem::take(&mut self.keys) {
             let promoted = promote_waiting(change, &key, u32::MAX).await?;
             self.pools.extend(promoted);
+        }
+        for (pool, left) in std::mem::take(&mut self.left) {
+            if room::is_awaited(change, &pool, &left).await? {
+                self.pools.insert(pool);
+            }
         }
         for pool in self.pools {
             change.signal(SignalKind::PoolQueued, pool, 0);

@@ -1,10 +1,10 @@
-//! Creating tasks, one or many, each inside one command of the writer.
+//! Creating tasks, one or many, each inside one command of the writer, which is given planned schedules.
 
 use switchboard_model::feed::SignalKind;
-use switchboard_model::fire::{Armed, arm};
+use switchboard_model::fire::Armed;
 use switchboard_model::ids::TaskId;
 use switchboard_model::json_text::JsonText;
-use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::task::{Task, TaskSpecError};
 use switchboard_store_api::{OnceRecord, TaskCreateOutcome, WriteContext, Written};
 
 use super::{find, skips};
@@ -13,16 +13,20 @@ use crate::error::DbResult;
 use crate::rows::{instant, micros};
 use crate::writer::Change;
 
+/// A new task, armed unless its definition was refused.
+pub(super) type Planned = (TaskId, Result<Armed, TaskSpecError>);
+
 pub(super) async fn create(
     change: &mut Change,
     context: WriteContext,
-    id: TaskId,
-    spec: TaskSpec,
+    task: Planned,
+    now: i64,
 ) -> DbResult<Written<TaskCreateOutcome>> {
     if let Some(replayed) = context::replay(change, &context).await? {
         return Ok(replayed);
     }
-    let outcome = make(change, id, spec).await?;
+    let id = task.0;
+    let outcome = make(change, task, now).await?;
     if let TaskCreateOutcome::Created(_) = &outcome {
         change.signal(SignalKind::TaskChanged, id.to_string(), 1);
         context::complete(change, &context, id.as_uuid()).await?;
@@ -33,7 +37,8 @@ pub(super) async fn create(
 pub(super) async fn create_many(
     change: &mut Change,
     context: WriteContext,
-    tasks: Vec<(TaskId, TaskSpec)>,
+    tasks: Vec<Planned>,
+    now: i64,
 ) -> DbResult<Written<Vec<TaskCreateOutcome>>> {
     let Some(first) = tasks.first().map(|(id, _)| id.as_uuid()) else { return Ok(Written::Now(vec![])) };
     if let Some(replayed) = context::replay(change, &context).await? {
@@ -41,8 +46,9 @@ pub(super) async fn create_many(
     }
     let mut outcomes = Vec::with_capacity(tasks.len());
     let mut created = Vec::with_capacity(tasks.len());
-    for (id, spec) in tasks {
-        let outcome = make(change, id, spec).await?;
+    for task in tasks {
+        let id = task.0;
+        let outcome = make(change, task, now).await?;
         created.push(matches!(outcome, TaskCreateOutcome::Created(_)).then_some(id));
         outcomes.push(outcome);
     }
@@ -54,10 +60,10 @@ pub(super) async fn create_many(
     Ok(Written::Now(outcomes))
 }
 
-/// Makes a task if its definition is right and its name is free.
-async fn make(change: &mut Change, id: TaskId, spec: TaskSpec) -> DbResult<TaskCreateOutcome> {
-    let now = instant(change.now)?;
-    let Armed { spec, arming, skips } = match arm(spec, instant(change.schedule_now)?) {
+/// Makes a task that was planned at `now` if its definition is right and its name is free.
+async fn make(change: &mut Change, (id, armed): Planned, now: i64) -> DbResult<TaskCreateOutcome> {
+    let created_at = instant(now)?;
+    let Armed { spec, arming, skips } = match armed {
         Ok(armed) => armed,
         Err(error) => return Ok(TaskCreateOutcome::Refused(error)),
     };
@@ -76,7 +82,7 @@ async fn make(change: &mut Change, id: TaskId, spec: TaskSpec) -> DbResult<TaskC
     .bind(arming.is_active)
     .bind(arming.next_run_at.map(micros))
     .bind(arming.paused_from.map(micros))
-    .bind(change.now)
+    .bind(now)
     .execute(&mut change.connection)
     .await?;
     skips::record(change, id, skips).await?;
@@ -87,7 +93,7 @@ async fn make(change: &mut Change, id: TaskId, spec: TaskSpec) -> DbResult<TaskC
         version: 1,
         paused_from: arming.paused_from,
         parked: None,
-        created_at: now,
-        updated_at: now,
+        created_at,
+        updated_at: created_at,
     }))
 }

@@ -6,6 +6,7 @@ use switchboard_model::feed::SignalKind;
 use switchboard_model::fire::{self, Armed};
 use switchboard_model::ids::TaskId;
 use switchboard_model::task::{Task, TaskSpec};
+use switchboard_model::webhook::SecretPurpose;
 use switchboard_store_api::{StoreError, TaskUpdateOutcome, WriteContext};
 
 use super::{find, row, skips};
@@ -75,9 +76,11 @@ pub(super) async fn delete(change: &mut Change, context: WriteContext, id: TaskI
     }
     sqlx::query(
         "-- webhooks.delete_of_task
-        DELETE FROM webhook_secrets WHERE task_id = ?",
+        DELETE FROM webhook_secrets
+        WHERE task_id = ?1 AND (purpose <> ?2 OR NOT EXISTS (SELECT 1 FROM runs WHERE runs.task_id = ?1))",
     )
     .bind(id.as_uuid())
+    .bind(SecretPurpose::Sign.as_str())
     .execute(&mut change.connection)
     .await?;
     change.signal(SignalKind::TaskChanged, id.to_string(), 0);

@@ -8,7 +8,7 @@ mod skips;
 
 use async_trait::async_trait;
 use sqlx::SqliteExecutor;
-use switchboard_model::fire::FirePlan;
+use switchboard_model::fire::{FirePlan, arm};
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::TaskId;
 use switchboard_model::page::{Page, PageRequest};
@@ -17,7 +17,7 @@ use switchboard_model::span::Span;
 use switchboard_model::task::{Task, TaskSpec};
 use switchboard_store_api::{
     DueTasks, FireReport, OccurrenceRange, StoreError, StoreResult, TaskCreateOutcome, TaskStore, TaskUpdateOutcome,
-    UnarmedReport, WriteContext, Written,
+    UnarmedReport, WriteContext, Written, arm_all,
 };
 use uuid::Uuid;
 
@@ -82,8 +82,10 @@ impl TaskStore for Database {
         id: TaskId,
         spec: &TaskSpec,
     ) -> StoreResult<Written<TaskCreateOutcome>> {
-        let (context, spec) = (context.clone(), spec.clone());
-        self.writer.write(Lane::Normal, move |change| Box::pin(create::create(change, context, id, spec))).await
+        let context = context.clone();
+        let (now, due_by) = self.times()?;
+        let task = (id, arm(spec.clone(), due_by));
+        self.writer.write(Lane::Normal, move |change| Box::pin(create::create(change, context, task, now))).await
     }
 
     #[tracing::instrument(name = "db.tasks.create_many", level = "debug", skip_all)]
@@ -92,8 +94,11 @@ impl TaskStore for Database {
         context: &WriteContext,
         tasks: &[(TaskId, TaskSpec)],
     ) -> StoreResult<Written<Vec<TaskCreateOutcome>>> {
-        let (context, tasks) = (context.clone(), tasks.to_vec());
-        self.writer.write(Lane::Normal, |change| Box::pin(create::create_many(change, context, tasks))).await
+        let (now, due_by) = self.times()?;
+        let armed = arm_all(tasks, due_by).await;
+        let context = context.clone();
+        let tasks = tasks.iter().map(|(id, _)| *id).zip(armed).collect();
+        self.writer.write(Lane::Normal, move |change| Box::pin(create::create_many(change, context, tasks, now))).await
     }
 
     #[tracing::instrument(name = "db.tasks.get", level = "debug", skip_all)]
