@@ -101,12 +101,6 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let event = EventRunner(publisher.clone());
     let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
     let replay = scheduler.replay();
-    let observers: Vec<Arc<dyn FeedObserver>> =
-        vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
-    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
-    let feed_status = feed.status();
-    let pull = scheduler.pull_queue();
-
     let membership = NewInstance {
         id: instance.clone(),
         name: config.instance.name.clone(),
@@ -117,6 +111,15 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         pool_size: config.database.pool_size,
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
+    let observers: Vec<Arc<dyn FeedObserver>> = vec![
+        Arc::clone(&hub) as Arc<dyn FeedObserver>,
+        Arc::new(SchedulerTicks(scheduler.observer())),
+        Arc::clone(&membership) as Arc<dyn FeedObserver>,
+    ];
+    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
+    let feed_status = feed.status();
+    let pull = scheduler.pull_queue();
+
     // Upkeep goes by real time; replayed, it would run every few minutes of schedule time.
     if replay.is_none() {
         switchboard_scheduler::install_system_tasks(&stores).await?;
