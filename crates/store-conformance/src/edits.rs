@@ -24,6 +24,8 @@ use crate::fixtures::{
 };
 
 const TICK: Span = Span::from_millis(100);
+/// How far ahead an instant is that has not come before a case has done what must come before it.
+const SOON: Span = Span::from_secs(4);
 
 async fn update(stores: &Stores, before: &Task, wanted: &TaskSpec) -> Task {
     match stores.tasks.update(&system(), before.id, before.version, wanted).await.unwrap() {
@@ -185,7 +187,7 @@ pub(crate) async fn a_pause_under_another_schedule_loses_nothing(backend: &dyn B
 
 pub(crate) async fn a_schedule_that_is_over_stays_paused(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let at = database_time(&stores).await + TICK.to_delta() * 3;
+    let at = database_time(&stores).await + SOON.to_delta();
     let wanted = spec("once", |spec| (spec.schedule, spec.missed) = (Some(Schedule::At(at)), MissedPolicy::Skip));
     let before = create(&stores, &wanted).await;
     let paused = stores.tasks.set_active(&system(), before.id, false).await.unwrap().unwrap();
@@ -225,7 +227,7 @@ pub(crate) async fn an_unarmed_task_is_armed_again(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let armed = create(&stores, &scheduled("armed", |_| {})).await;
     let lost = create(&stores, &scheduled("lost", |_| {})).await;
-    let at = database_time(&stores).await + TICK.to_delta() * 2;
+    let at = database_time(&stores).await + SOON.to_delta();
     let over = create(&stores, &spec("over", |spec| spec.schedule = Some(Schedule::At(at)))).await;
     assert_eq!(stores.tasks.repair_unarmed(10).await.unwrap(), UnarmedReport::default());
     backend.unarm(lost.id).await;

@@ -26,6 +26,14 @@ async fn emit(stores: &Stores, key: &str) {
     stores.feed.emit(&[signal]).await.unwrap();
 }
 
+/// Lets sessions of the database begin, or none but those that exist.
+async fn allow_connections(backend: &PgBackend, allowed: bool) {
+    let statement = format!(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I ALLOW_CONNECTIONS {allowed}', current_database()); END $$"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(backend.database.pool()).await.unwrap();
+}
+
 /// Ticks whenever a hint comes, until the signal is there.
 async fn follow(stores: &Stores, hints: &mut HintReceiver, cursor: &mut FeedCursor, key: &str) {
     loop {
@@ -61,6 +69,8 @@ async fn a_lost_listener_is_seen_and_made_again_and_nothing_is_lost() {
     mode(&mut hints, ListenerMode::Listening).await;
     let mut cursor = reader.feed.tick(None, &TickRequest::default()).await.unwrap().cursor;
     for n in 0..3 {
+        // Nobody listens again before this test has seen that nobody does.
+        allow_connections(&backend, false).await;
         let killed: i64 = sqlx::query_scalar(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
              WHERE datname = current_database() AND application_name = 'switchboard listener'",
@@ -69,9 +79,10 @@ async fn a_lost_listener_is_seen_and_made_again_and_nothing_is_lost() {
         .await
         .unwrap();
         assert!(killed >= 1);
+        mode(&mut hints, ListenerMode::Polling).await;
+        allow_connections(&backend, true).await;
         let key = format!("room{n}");
         emit(&writer, &key).await;
-        mode(&mut hints, ListenerMode::Polling).await;
         mode(&mut hints, ListenerMode::Listening).await;
         // Whatever was notified in between, the return to listening is a hint to tick.
         follow(&reader, &mut hints, &mut cursor, &key).await;
