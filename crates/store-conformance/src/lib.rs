@@ -24,6 +24,7 @@ mod cancel;
 mod clock;
 mod context;
 mod dedupe;
+mod edit_races;
 mod edits;
 mod feed;
 mod fire;
@@ -35,6 +36,7 @@ mod occurrences;
 mod paced;
 mod permits;
 mod pool_limits;
+mod pull_leases;
 mod races;
 mod recover;
 mod redrive;
@@ -155,6 +157,7 @@ cases! { $
         a_repeated_request_for_many_runs_is_replayed,
         a_request_that_makes_nothing_keeps_nothing,
         ten_thousand_runs_of_many_tasks_are_made_at_once,
+        a_full_queue_refuses_thousands_at_once,
         many_tasks_are_created_in_order_each_seeing_the_ones_before,
         a_repeated_request_for_many_tasks_is_replayed,
         racing_requests_for_the_same_keys_agree,
@@ -170,6 +173,9 @@ cases! { $
         ended_runs_are_queued_again_oldest_first_in_pages,
         a_redrive_respects_overlap_and_dedupe_keys,
         a_redrive_follows_the_action_of_the_task_and_signals_once,
+    }
+    edit_races {
+        a_run_that_is_made_beside_an_edit_goes_by_one_definition,
     }
     edits {
         every_field_moves_the_next_occurrence_or_does_not,
@@ -215,6 +221,10 @@ cases! { $
         cancelling_a_waiting_run_leaves_the_holder_alone,
         a_retried_run_competes_for_its_permit_again,
         delayed_runs_take_no_permit_before_they_are_leased,
+    }
+    pull_leases {
+        a_lease_of_an_external_worker_ends_with_the_time_of_the_attempt,
+        other_leases_hold_as_long_as_they_were_asked_for,
     }
     pool_limits {
         a_pool_leases_no_more_than_its_maximum,
