@@ -24,7 +24,6 @@ mod cancel;
 mod clock;
 mod context;
 mod dedupe;
-mod edit_races;
 mod edits;
 mod feed;
 mod fire;
@@ -36,7 +35,6 @@ mod occurrences;
 mod paced;
 mod permits;
 mod pool_limits;
-mod pull_leases;
 mod races;
 mod recover;
 mod redrive;
@@ -174,10 +172,8 @@ cases! { $
         a_redrive_respects_overlap_and_dedupe_keys,
         a_redrive_follows_the_action_of_the_task_and_signals_once,
     }
-    edit_races {
-        a_run_that_is_made_beside_an_edit_goes_by_one_definition,
-    }
     edits {
+        a_run_that_is_made_beside_an_edit_goes_by_one_definition,
         every_field_moves_the_next_occurrence_or_does_not,
         what_was_due_at_an_edit_is_recorded_as_missed,
         a_resume_follows_the_missed_policy,
@@ -222,11 +218,9 @@ cases! { $
         a_retried_run_competes_for_its_permit_again,
         delayed_runs_take_no_permit_before_they_are_leased,
     }
-    pull_leases {
+    pool_limits {
         a_lease_of_an_external_worker_ends_with_the_time_of_the_attempt,
         other_leases_hold_as_long_as_they_were_asked_for,
-    }
-    pool_limits {
         a_pool_leases_no_more_than_its_maximum,
         a_maximum_of_zero_pauses_a_pool,
         a_limited_pool_stands_in_nobodys_way,
