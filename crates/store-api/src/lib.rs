@@ -6,6 +6,8 @@
 mod api_keys;
 mod audit;
 mod auth_sessions;
+mod calls;
+mod connections;
 mod context;
 mod error;
 pub mod fail_point;
@@ -16,10 +18,12 @@ mod limits;
 mod migration;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod runs;
 mod schedule_clock;
 mod settings;
+mod streams;
 mod tasks;
 mod tickets;
 mod users;
@@ -30,6 +34,8 @@ use std::sync::Arc;
 pub use api_keys::ApiKeyStore;
 pub use audit::AuditStore;
 pub use auth_sessions::{AuthSessionStore, RefreshOutcome};
+pub use calls::{AdvanceReport, CallStore, ClaimOutcome, OfferedCall, ReplyOutcome};
+pub use connections::{ConnectOutcome, ConnectionStore};
 pub use context::{AuditEntry, OnceClaim, OnceRecord, WriteContext, Written};
 pub use error::{StoreError, StoreResult};
 pub use feed::FeedStore;
@@ -39,6 +45,7 @@ pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;
 pub use once::OnceStore;
 pub use outbox::{OutboxStore, RelayReport};
+pub use presence::{PresenceChange, PresenceStore};
 pub use rooms::{AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
 pub use runs::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, Redrive, RedriveReport,
@@ -46,6 +53,7 @@ pub use runs::{
 };
 pub use schedule_clock::ScheduleClock;
 pub use settings::{PutOutcome, SettingStore};
+pub use streams::{OpenedStream, StopOutcome, StreamAppendOutcome, StreamStore};
 pub use tasks::{
     DueTasks, FireReport, OccurrenceRange, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, UnarmedReport,
 };

@@ -159,6 +159,14 @@ impl Feed {
                     (SELECT lease_until FROM switchboard.runs WHERE state = 'running'
                      ORDER BY lease_until LIMIT 1) AS lease,
                     (SELECT min(expires_at) FROM switchboard.instances) AS instance,
+                    (SELECT leaves_at FROM switchboard.presence WHERE leaves_at IS NOT NULL
+                     ORDER BY leaves_at LIMIT 1) AS presence,
+                    least((SELECT offer_until FROM switchboard.calls
+                           WHERE state = 'offered' AND offer_until IS NOT NULL ORDER BY offer_until LIMIT 1),
+                          (SELECT deadline_at FROM switchboard.calls
+                           WHERE state IN ('offered', 'claimed') ORDER BY deadline_at LIMIT 1)) AS call,
+                    (SELECT lease_until FROM switchboard.streams WHERE state = 'open'
+                     ORDER BY lease_until LIMIT 1) AS stream,
                     EXISTS (
                         SELECT FROM unnest($4::text[]) AS served (pool)
                         CROSS JOIN LATERAL (
@@ -308,6 +316,9 @@ struct TickRow {
     scheduled_run: Option<Timestamp>,
     lease: Option<Timestamp>,
     instance: Option<Timestamp>,
+    presence: Option<Timestamp>,
+    call: Option<Timestamp>,
+    stream: Option<Timestamp>,
     has_queued: bool,
 }
 
@@ -335,6 +346,9 @@ impl TryFrom<TickRow> for Tick {
                 scheduled_run: row.scheduled_run,
                 lease: row.lease,
                 instance: row.instance,
+                presence: row.presence,
+                call: row.call,
+                stream: row.stream,
                 has_queued: row.has_queued,
             },
         })

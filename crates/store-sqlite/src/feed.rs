@@ -116,6 +116,9 @@ struct NextRow {
     scheduled_run: Option<i64>,
     lease: Option<i64>,
     instance: Option<i64>,
+    presence: Option<i64>,
+    call: Option<i64>,
+    stream: Option<i64>,
     has_queued: bool,
 }
 
@@ -127,6 +130,11 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
             (SELECT MIN(run_at) FROM runs WHERE state = 'scheduled') AS scheduled_run,
             (SELECT MIN(lease_until) FROM runs WHERE state = 'running') AS lease,
             (SELECT MIN(expires_at) FROM instances) AS instance,
+            (SELECT MIN(leaves_at) FROM presence WHERE leaves_at IS NOT NULL) AS presence,
+            (SELECT MIN(at) FROM (
+                SELECT MIN(offer_until) AS at FROM calls WHERE state = 'offered' AND offer_until IS NOT NULL
+                UNION ALL SELECT MIN(deadline_at) FROM calls WHERE state IN ('offered', 'claimed'))) AS call,
+            (SELECT MIN(lease_until) FROM streams WHERE state = 'open') AS stream,
             EXISTS (SELECT 1 FROM json_each(?) AS pools CROSS JOIN runs
                     WHERE runs.pool = pools.value AND runs.is_pull = 0 AND runs.state = 'queued') AS has_queued",
     )
@@ -140,6 +148,9 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
         scheduled_run: due(row.scheduled_run)?,
         lease: row.lease.map(instant).transpose()?,
         instance: row.instance.map(instant).transpose()?,
+        presence: row.presence.map(instant).transpose()?,
+        call: row.call.map(instant).transpose()?,
+        stream: row.stream.map(instant).transpose()?,
         has_queued: row.has_queued,
     })
 }
