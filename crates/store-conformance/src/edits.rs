@@ -19,8 +19,8 @@ use switchboard_store_api::{
 
 use crate::Backend;
 use crate::fixtures::{
-    ALL, HOUR, LONG, Reader, contend, create, database_time, every, finish, lease, lease_one, new_run, occurrence, plan,
-    replicas, request, run, scheduled, spec, states, system, task, trigger, wait_past,
+    ALL, HOUR, LONG, Reader, contend, create, database_time, every, finish, lease, lease_one, new_run, occurrence,
+    plan, replicas, request, run, scheduled, spec, states, system, task, trigger, wait_past,
 };
 
 const TICK: Span = Span::from_millis(100);

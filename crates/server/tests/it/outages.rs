@@ -12,8 +12,8 @@ use switchboard_testkit::{Cluster, Eventually, ledger, wait_until};
 use tokio::time::Instant;
 
 use crate::fixtures::{
-    all_events, cluster, create_room, create_task, ended, event, event_task, gated_task, held_by, is_on, next_event, room,
-    runs, skips, slow_task, succeeded, trigger,
+    all_events, cluster, create_room, create_task, ended, event, event_task, gated_task, held_by, is_on, next_event,
+    room, runs, skips, slow_task, succeeded, trigger,
 };
 
 /// Ten times what a replica needs to give up a request, a lease or a connection; less than the minute that the client
