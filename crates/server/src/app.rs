@@ -295,3 +295,31 @@ async fn metrics_upkeep(prometheus: PrometheusHandle, scheduler: Arc<SchedulerHa
         prometheus.run_upkeep();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use switchboard_store_sqlite::SqliteOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replica_has_started_once_it_knows_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+        let options = SqliteOptions::new(folder.path().join("switchboard.db"));
+        let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
+        let hub = Hub::new(&stores, InstanceId::boot("test"), tracker.clone(), stop.clone());
+        let lifecycle = Lifecycle::new();
+        let mut starting = Box::pin(started(Arc::clone(&hub), lifecycle.clone()));
+        assert_eq!((starting.as_mut().now_or_never(), lifecycle.is_started()), (None, false));
+        let tick = stores.feed.tick(None, &TickRequest::default()).await.unwrap();
+        assert_eq!((starting.as_mut().now_or_never(), lifecycle.is_started()), (None, false), "nobody has read it yet");
+        hub.observe(&tick);
+        starting.await;
+        assert!(lifecycle.is_started());
+        stop.cancel();
+        tracker.close();
+        tracker.wait().await;
+    }
+}
