@@ -50,6 +50,9 @@ impl Operations {
             }
             ClientOp::Publish(publish) => self.publish(session, publish).await.map(|ok| session.reply_ok(id, &ok)),
             ClientOp::History(history) => self.history(session, id, history).await,
+            ClientOp::Presence(_) | ClientOp::Claim(_) | ClientOp::Reply(_) | ClientOp::Auth(_) => {
+                Err(ReplyError::new(ErrorCode::UnknownOp, "this server does not know the operation yet"))
+            }
             ClientOp::Ping => {
                 session.reply_ok(id, &serde_json::json!({}));
                 Ok(())

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use switchboard_model::identity::RoomName;
 use switchboard_model::room::Epoch;
 use switchboard_model::wire::close::CloseCode;
-use switchboard_model::wire::frame::{LagState, NoticeFrame};
+use switchboard_model::wire::frame::{Desync, Lag, LagState, NoticeFrame};
 use switchboard_model::wire::limits::{OUTBOX_BYTES, OUTBOX_FRAMES};
 
 /// The most bytes handed to the socket at once.
@@ -179,7 +179,11 @@ impl Outbox {
                 subscription.state = SubscriptionState::Behind;
                 if !fits && !std::mem::replace(&mut subscription.is_lagging, true) {
                     let dropped = std::mem::take(&mut subscription.dropped);
-                    self.notice(&NoticeFrame::Lag { room: frame.room.clone(), state: LagState::CatchingUp, dropped });
+                    self.notice(&NoticeFrame::Lag(Lag {
+                        room: frame.room.clone(),
+                        state: LagState::CatchingUp,
+                        dropped,
+                    }));
                 }
                 true
             }
@@ -210,7 +214,7 @@ impl Outbox {
         let Some(subscription) = self.subscriptions.get_mut(room) else { return };
         subscription.dropped += 1;
         if !std::mem::replace(&mut subscription.is_lagging, true) {
-            let notice = NoticeFrame::Lag { room: room.clone(), state: LagState::Dropping, dropped: 1 };
+            let notice = NoticeFrame::Lag(Lag { room: room.clone(), state: LagState::Dropping, dropped: 1 });
             self.notice(&notice);
         }
     }
@@ -262,7 +266,7 @@ impl Outbox {
         subscription.state = SubscriptionState::Live;
         if std::mem::take(&mut subscription.is_lagging) {
             let dropped = std::mem::take(&mut subscription.dropped);
-            self.notice(&NoticeFrame::Lag { room: room.clone(), state: LagState::Live, dropped });
+            self.notice(&NoticeFrame::Lag(Lag { room: room.clone(), state: LagState::Live, dropped }));
         }
         true
     }
@@ -271,7 +275,7 @@ impl Outbox {
     pub(crate) fn end(&mut self, room: &RoomName, reason: &str) {
         if self.leave(room) {
             metrics::counter!("switchboard_realtime_desyncs_total").increment(1);
-            self.notice(&NoticeFrame::Desync { room: room.clone(), reason: reason.to_owned() });
+            self.notice(&NoticeFrame::Desync(Desync { room: room.clone(), reason: reason.to_owned() }));
         }
     }
 
@@ -279,7 +283,7 @@ impl Outbox {
     pub(crate) fn desync(&mut self, room: &RoomName, reason: &str, epoch: Epoch, cursor: i64) {
         if self.subscriptions.contains_key(room) {
             metrics::counter!("switchboard_realtime_desyncs_total").increment(1);
-            self.notice(&NoticeFrame::Desync { room: room.clone(), reason: reason.to_owned() });
+            self.notice(&NoticeFrame::Desync(Desync { room: room.clone(), reason: reason.to_owned() }));
             self.start(room, epoch, cursor);
         }
     }
@@ -323,7 +327,7 @@ impl Outbox {
         for (room, subscription) in &mut self.subscriptions {
             if subscription.state == SubscriptionState::Live && std::mem::take(&mut subscription.is_lagging) {
                 let dropped = std::mem::take(&mut subscription.dropped);
-                notices.push(NoticeFrame::Lag { room: room.clone(), state: LagState::Live, dropped });
+                notices.push(NoticeFrame::Lag(Lag { room: room.clone(), state: LagState::Live, dropped }));
             }
         }
         for notice in &notices {

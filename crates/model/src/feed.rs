@@ -32,11 +32,25 @@ pub enum SignalKind {
     UserRevoked,
     /// Applications have left triggers or events to be relayed; the key is `outbox`.
     OutboxFilled,
+    /// A socket of a user came or went; the key is the user id.
+    ConnectionsChanged,
+    /// A socket is to be closed for good; the key is the connection id.
+    Kicked,
+    /// Somebody came to or left a room; the key is the room name.
+    PresenceChanged,
+    /// A call is offered to another socket of a user, or to none any more; the key is the user id.
+    CallOffered,
+    /// A call has ended; the key is its id.
+    CallEnded,
+    /// A stream has new chunks up to `pos`, or has ended; the key is its id.
+    StreamGrew,
+    /// Somebody asked to stop a stream; the key is its id.
+    StreamStopped,
 }
 
 impl SignalKind {
     /// Every kind.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 19] = [
         Self::RoomEvents,
         Self::RoomChanged,
         Self::Ephemeral,
@@ -49,6 +63,13 @@ impl SignalKind {
         Self::SessionRevoked,
         Self::UserRevoked,
         Self::OutboxFilled,
+        Self::ConnectionsChanged,
+        Self::Kicked,
+        Self::PresenceChanged,
+        Self::CallOffered,
+        Self::CallEnded,
+        Self::StreamGrew,
+        Self::StreamStopped,
     ];
 
     /// Returns the text form, as stored.
@@ -67,6 +88,13 @@ impl SignalKind {
             Self::SessionRevoked => "session_revoked",
             Self::UserRevoked => "user_revoked",
             Self::OutboxFilled => "outbox_filled",
+            Self::ConnectionsChanged => "connections_changed",
+            Self::Kicked => "kicked",
+            Self::PresenceChanged => "presence_changed",
+            Self::CallOffered => "call_offered",
+            Self::CallEnded => "call_ended",
+            Self::StreamGrew => "stream_grew",
+            Self::StreamStopped => "stream_stopped",
         }
     }
 }
@@ -120,12 +148,24 @@ pub struct NextDue {
     pub task: Option<Timestamp>,
     /// The earliest `run_at` of a scheduled run.
     pub scheduled_run: Option<Timestamp>,
+    /// The earliest instant after which a run that has not started is too late, by the same clock.
+    pub start_by: Option<Timestamp>,
     /// The earliest end of a lease.
     pub lease: Option<Timestamp>,
     /// The earliest end of a replica's lease.
     pub instance: Option<Timestamp>,
+    /// The earliest end of the grace of somebody who left a room by losing their socket.
+    pub presence: Option<Timestamp>,
+    /// The earliest instant at which an open call is offered to another socket or expires.
+    pub call: Option<Timestamp>,
+    /// The earliest end of the lease of a producer of an open stream.
+    pub stream: Option<Timestamp>,
     /// Whether a pool of the request has queued runs.
     pub has_queued: bool,
+    /// Whether runs wait for a permit or a rate limit.
+    pub has_waiting: bool,
+    /// Whether applications have left something in the outbox.
+    pub has_outbox: bool,
 }
 
 /// What is to be done by schedule time, which a test may set.

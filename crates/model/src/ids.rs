@@ -68,6 +68,12 @@ uuid_ids! {
     AuditId,
     /// A secret of a webhook; never the secret itself.
     WebhookSecretId,
+    /// A request to one client.
+    CallId,
+    /// What a client that claimed a call answers it with.
+    ClaimToken,
+    /// An append-only sequence of chunks.
+    StreamId,
 }
 
 /// What the identities of external workers begin with.

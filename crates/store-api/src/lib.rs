@@ -7,6 +7,8 @@ mod api_keys;
 mod arming;
 mod audit;
 mod auth_sessions;
+mod calls;
+mod connections;
 mod context;
 mod error;
 pub mod fail_point;
@@ -17,10 +19,12 @@ mod limits;
 mod migration;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod runs;
 mod schedule_clock;
 mod settings;
+mod streams;
 mod tasks;
 mod tickets;
 mod users;
@@ -32,6 +36,8 @@ pub use api_keys::ApiKeyStore;
 pub use arming::arm_all;
 pub use audit::AuditStore;
 pub use auth_sessions::{AuthSessionStore, RefreshOutcome};
+pub use calls::{AdvanceReport, CallStore, ClaimOutcome, OfferedCall, ReplyOutcome};
+pub use connections::{ConnectOutcome, ConnectionStore};
 pub use context::{AuditEntry, OnceClaim, OnceRecord, WriteContext, Written};
 pub use error::{StoreError, StoreResult};
 pub use feed::FeedStore;
@@ -41,6 +47,7 @@ pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;
 pub use once::OnceStore;
 pub use outbox::{OutboxStore, RelayReport};
+pub use presence::{PresenceChange, PresenceStore};
 pub use rooms::{AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
 pub use runs::{
     CancelOutcome, FinishOutcome, LeaseBatch, LeaseRequest, PromoteReport, RecoverReport, Redrive, RedriveReport,
@@ -48,6 +55,7 @@ pub use runs::{
 };
 pub use schedule_clock::ScheduleClock;
 pub use settings::{PutOutcome, SettingStore};
+pub use streams::{OpenedStream, StopOutcome, StreamAppendOutcome, StreamStore};
 pub use tasks::{
     DueTasks, FireReport, OccurrenceRange, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, UnarmedReport,
 };

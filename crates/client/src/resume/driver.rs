@@ -6,7 +6,7 @@ use std::sync::Arc;
 use switchboard_model::identity::RoomName;
 use switchboard_model::wire::close::AfterClose;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::frame::{EventFrame, Joined, NoticeFrame, ReplyError, ReplyFrame};
+use switchboard_model::wire::frame::{Desync, EventFrame, Joined, NoticeFrame, ReplyError, ReplyFrame};
 use switchboard_model::wire::op::{ClientOp, Leave, Since};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -164,7 +164,7 @@ impl Driver {
         match arrival {
             SocketEvent::Event(event) => self.pass_on(event).await?,
             SocketEvent::Reply(reply) => self.take_reply(socket, reply).await?,
-            SocketEvent::Notice(NoticeFrame::Desync { room, reason }) => {
+            SocketEvent::Notice(NoticeFrame::Desync(Desync { room, reason })) => {
                 self.positions.lose(&room);
                 self.emit(ResumeEvent::Desync { room, reason }).await?;
             }

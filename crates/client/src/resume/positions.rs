@@ -75,7 +75,7 @@ impl Positions {
             track.since = Since::Position(seen.clone());
         }
         track.is_resuming = matches!(track.since, Since::Position(_));
-        Some(Join { room: room.clone(), since: track.since.clone() })
+        Some(Join { room: room.clone(), since: track.since.clone(), presence: false })
     }
 
     /// Takes the answer to the join that [`Positions::join`] gave.

@@ -124,7 +124,7 @@ impl SocketHandle {
     /// # Errors
     /// See [`OpError`].
     pub async fn join(&self, room: &RoomName, since: Since) -> Result<Joined, OpError> {
-        self.call(ClientOp::Join(Join { room: room.clone(), since })).await
+        self.call(ClientOp::Join(Join { room: room.clone(), since, presence: false })).await
     }
 
     /// Leaves a room.

@@ -38,7 +38,10 @@ async fn answers_find_their_callers_and_the_rest_comes_in_order() {
 
     server.notice(&NoticeFrame::Ping {}).await;
     assert_eq!(server.op().await.op, ClientOp::Ping, "pings are answered without being shown");
-    let id = socket.send(ClientOp::Join(Join { room: lobby.clone(), since: Since::default() })).await.unwrap();
+    let id = socket
+        .send(ClientOp::Join(Join { room: lobby.clone(), since: Since::default(), presence: false }))
+        .await
+        .unwrap();
     assert_eq!(server.joined(&lobby, 1, true, 0).await, Since::default());
     server.event(&lobby, 2).await;
     let Some(SocketEvent::Reply(reply)) = socket.next().await else { panic!("the answer was due") };

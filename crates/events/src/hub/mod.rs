@@ -17,7 +17,7 @@ use switchboard_model::identity::RoomName;
 use switchboard_model::ids::{ConnectionId, InstanceId};
 use switchboard_model::room::{Epoch, HistoryPage, Position, StoredEvent};
 use switchboard_model::wire::close::CloseCode;
-use switchboard_model::wire::frame::{Hello, HelloLimits, NoticeFrame};
+use switchboard_model::wire::frame::{Goaway, Hello, HelloLimits, NoticeFrame};
 use switchboard_model::wire::limits::{
     HEARTBEAT, HISTORY_EVENTS, MESSAGE_BYTES, OPS_PER_SECOND, PAYLOAD_BYTES, ROOMS_PER_SOCKET,
 };
@@ -145,11 +145,11 @@ impl Hub {
         let window = longest.min(DRAIN_SLOT.saturating_mul(count));
         let window_ms = u64::try_from(window.as_millis()).unwrap_or(u64::MAX);
         for session in &sessions {
-            session.notice(&NoticeFrame::Goaway {
+            session.notice(&NoticeFrame::Goaway(Goaway {
                 reason: "drain".to_owned(),
                 reconnect_min_ms: 0,
                 reconnect_max_ms: window_ms,
-            });
+            }));
         }
         let start = Instant::now();
         for (index, session) in (1_u32..).zip(sessions) {

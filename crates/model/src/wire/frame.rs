@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::code::ErrorCode;
+use crate::call::CallOffer;
 use crate::identity::{EventName, RoomName, UserId};
 use crate::ids::{ConnectionId, InstanceId};
 use crate::json_text::JsonText;
@@ -91,38 +92,73 @@ impl ReplyError {
 }
 
 /// A notice of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// It is read by [`NoticeFrame::parse`]: tagged enums of serde buffer their content, and a buffered payload is no
+/// longer verbatim.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum NoticeFrame {
     /// The first frame on every socket.
     Hello(Hello),
     /// The client must read the room anew.
-    Desync {
-        /// The room.
-        room: RoomName,
-        /// Why its position cannot be continued.
-        reason: String,
-    },
+    Desync(Desync),
     /// The client is slower than the room.
-    Lag {
-        /// The room.
-        room: RoomName,
-        /// How it goes on.
-        state: LagState,
-        /// How many ephemeral events were dropped.
-        dropped: u64,
-    },
+    Lag(Lag),
+    /// A call is offered to this socket; it is executed only after it was claimed.
+    Call(CallOffer),
     /// The replica is being stopped; the client moves within the window.
-    Goaway {
-        /// Why.
-        reason: String,
-        /// The earliest time to reconnect, in milliseconds from now.
-        reconnect_min_ms: u64,
-        /// The latest time to reconnect, in milliseconds from now.
-        reconnect_max_ms: u64,
-    },
+    Goaway(Goaway),
     /// Asks for a sign of life.
     Ping {},
+}
+
+/// What a client must read anew.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Desync {
+    /// The room.
+    pub room: RoomName,
+    /// Why its position cannot be continued.
+    pub reason: String,
+}
+
+/// Where a client is too slow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lag {
+    /// The room.
+    pub room: RoomName,
+    /// How it goes on.
+    pub state: LagState,
+    /// How many ephemeral events were dropped.
+    pub dropped: u64,
+}
+
+/// When a client moves to another replica.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Goaway {
+    /// Why.
+    pub reason: String,
+    /// The earliest time to reconnect, in milliseconds from now.
+    pub reconnect_min_ms: u64,
+    /// The latest time to reconnect, in milliseconds from now.
+    pub reconnect_max_ms: u64,
+}
+
+impl NoticeFrame {
+    /// Reads the notice `op`; `None` is one that this program does not know.
+    ///
+    /// # Errors
+    /// Fails when the text is no such notice.
+    pub fn parse(op: &str, text: &str) -> Result<Option<Self>, serde_json::Error> {
+        Ok(Some(match op {
+            "hello" => Self::Hello(serde_json::from_str(text)?),
+            "desync" => Self::Desync(serde_json::from_str(text)?),
+            "lag" => Self::Lag(serde_json::from_str(text)?),
+            "call" => Self::Call(serde_json::from_str(text)?),
+            "goaway" => Self::Goaway(serde_json::from_str(text)?),
+            "ping" => Self::Ping {},
+            _ => return Ok(None),
+        }))
+    }
 }
 
 /// How a socket that is slower than a room goes on.
@@ -150,8 +186,8 @@ pub struct Hello {
     pub heartbeat_ms: u64,
     /// The limits that the client must keep.
     pub limits: HelloLimits,
-    /// Calls that wait for an answer.
-    pub pending_calls: Vec<JsonText>,
+    /// Calls that wait for an answer of this user; each is claimed before it is executed.
+    pub pending_calls: Vec<CallOffer>,
 }
 
 /// The limits that a client must keep.
@@ -213,13 +249,14 @@ impl ServerFrame {
         #[derive(Deserialize)]
         struct Head {
             re: Option<serde::de::IgnoredAny>,
-            op: Option<serde::de::IgnoredAny>,
+            op: Option<String>,
         }
         let head: Head = serde_json::from_str(text)?;
         if head.re.is_some() {
             serde_json::from_str(text).map(Self::Reply)
-        } else if head.op.is_some() {
-            serde_json::from_str(text).map(Self::Notice)
+        } else if let Some(op) = head.op {
+            let unknown = || serde::de::Error::custom(format_args!("unknown notice {op:?}"));
+            NoticeFrame::parse(&op, text)?.map(Self::Notice).ok_or_else(unknown)
         } else {
             serde_json::from_str(text).map(Self::Event)
         }

@@ -14,6 +14,8 @@ pub const BULK_BODY_BYTES: usize = 16 * 1024 * 1024;
 pub const BULK_ITEMS: usize = 10_000;
 /// The deepest nesting of JSON.
 pub const JSON_DEPTH: usize = 64;
+/// The most sockets of one user, over all replicas.
+pub const SOCKETS_PER_USER: u32 = 20;
 /// The most rooms of one socket.
 pub const ROOMS_PER_SOCKET: usize = 200;
 /// How many operations a socket may send a second, in the long run.

@@ -10,6 +10,7 @@ use super::code::ErrorCode;
 use super::frame::ReplyError;
 use super::strict;
 use crate::identity::{ClientKey, EventName, RoomName};
+use crate::ids::{CallId, ClaimToken};
 use crate::json_text::JsonText;
 use crate::room::Position;
 
@@ -71,6 +72,9 @@ pub struct Join {
     /// Where to start.
     #[serde(default)]
     pub since: Since,
+    /// Whether the user shows themselves in the room.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub presence: bool,
 }
 
 /// Leaves a room.
@@ -110,6 +114,58 @@ pub struct History {
     pub limit: Option<u32>,
 }
 
+/// Reads who is in a room.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadPresence {
+    /// The room.
+    pub room: RoomName,
+}
+
+/// Takes a call over; the client executes it only after this succeeded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The call.
+    pub call_id: CallId,
+}
+
+/// Answers a call that was claimed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The call.
+    pub call_id: CallId,
+    /// What the claim gave.
+    pub token: ClaimToken,
+    /// Whether the client did what was asked for.
+    pub ok: bool,
+    /// What it gave, when it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload: Option<JsonText>,
+    /// Why it did not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<CallFailure>,
+}
+
+/// Why a client did not do what it was called for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallFailure {
+    /// What happened.
+    pub message: String,
+}
+
+/// Prolongs the right to the socket with a new access token.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Auth {
+    /// The access token.
+    pub token: String,
+}
+
+impl fmt::Debug for Auth {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Auth(…)")
+    }
+}
+
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientOp {
@@ -121,8 +177,22 @@ pub enum ClientOp {
     Publish(Publish),
     /// Reads a stretch of history.
     History(History),
+    /// Reads who is in a room.
+    Presence(ReadPresence),
+    /// Takes a call over.
+    Claim(Claim),
+    /// Answers a call.
+    Reply(Reply),
+    /// Prolongs the right to the socket.
+    Auth(Auth),
     /// Asks for an answer; also the answer to the server's ping.
     Ping,
+}
+
+impl ClientOp {
+    /// The names of all operations on the wire.
+    pub const NAMES: [&'static str; 9] =
+        ["join", "leave", "publish", "history", "presence", "claim", "reply", "auth", "ping"];
 }
 
 /// An operation and the `id` that its reply repeats.
@@ -165,13 +235,16 @@ impl ClientFrame {
             "leave" => ClientOp::Leave(strict::from_str::<LeaveBody>(text).map_err(bad)?.into()),
             "publish" => ClientOp::Publish(strict::from_str::<PublishBody>(text).map_err(bad)?.into()),
             "history" => ClientOp::History(strict::from_str::<HistoryBody>(text).map_err(bad)?.into()),
+            "presence" => ClientOp::Presence(strict::from_str::<PresenceBody>(text).map_err(bad)?.into()),
+            "claim" => ClientOp::Claim(strict::from_str::<ClaimBody>(text).map_err(bad)?.into()),
+            "reply" => ClientOp::Reply(strict::from_str::<ReplyBody>(text).map_err(bad)?.into()),
+            "auth" => ClientOp::Auth(strict::from_str::<AuthBody>(text).map_err(bad)?.into()),
             "ping" => {
                 strict::from_str::<PingBody>(text).map_err(bad)?;
                 ClientOp::Ping
             }
             other => {
-                let message =
-                    format!("unknown operation {:?}; known are join, leave, publish, history, ping", cut(other));
+                let message = format!("unknown operation {:?}; known are {}", cut(other), ClientOp::NAMES.join(", "));
                 return Err(BadFrame { id: Some(head.id), error: ReplyError::new(ErrorCode::UnknownOp, message) });
             }
         };
@@ -198,6 +271,10 @@ impl ClientFrame {
             ClientOp::Leave(body) => serde_json::to_string(&Tagged { id, op: "leave", body }),
             ClientOp::Publish(body) => serde_json::to_string(&Tagged { id, op: "publish", body }),
             ClientOp::History(body) => serde_json::to_string(&Tagged { id, op: "history", body }),
+            ClientOp::Presence(body) => serde_json::to_string(&Tagged { id, op: "presence", body }),
+            ClientOp::Claim(body) => serde_json::to_string(&Tagged { id, op: "claim", body }),
+            ClientOp::Reply(body) => serde_json::to_string(&Tagged { id, op: "reply", body }),
+            ClientOp::Auth(body) => serde_json::to_string(&Tagged { id, op: "auth", body }),
             ClientOp::Ping => serde_json::to_string(&Tagged { id, op: "ping", body: &Nothing {} }),
         }
     }
@@ -249,7 +326,7 @@ struct PingBody {
 }
 
 strict_bodies! {
-    JoinBody => Join { room: RoomName, #[serde(default)] since: Since }
+    JoinBody => Join { room: RoomName, #[serde(default)] since: Since, #[serde(default)] presence: bool }
     LeaveBody => Leave { room: RoomName }
     PublishBody => Publish {
         room: RoomName,
@@ -258,6 +335,16 @@ strict_bodies! {
         #[serde(default)] msg_id: Option<ClientKey>,
         #[serde(default)] ephemeral: bool,
     }
+    PresenceBody => ReadPresence { room: RoomName }
+    ClaimBody => Claim { call_id: CallId }
+    ReplyBody => Reply {
+        call_id: CallId,
+        token: ClaimToken,
+        ok: bool,
+        #[serde(default)] payload: Option<JsonText>,
+        #[serde(default)] error: Option<CallFailure>,
+    }
+    AuthBody => Auth { token: String }
     HistoryBody => History { room: RoomName, #[serde(default)] after: i64, #[serde(default)] limit: Option<u32> }
 }
 
@@ -269,8 +356,8 @@ mod tests {
     fn operations_read_back_what_they_write() {
         let position = Position { epoch: crate::room::Epoch::new("a", "1"), offset: 7 };
         let ops = [
-            ClientOp::Join(Join { room: "lobby".parse().unwrap(), since: Since::Position(position) }),
-            ClientOp::Join(Join { room: "lobby".parse().unwrap(), since: Since::default() }),
+            ClientOp::Join(Join { room: "lobby".parse().unwrap(), since: Since::Position(position), presence: true }),
+            ClientOp::Join(Join { room: "lobby".parse().unwrap(), since: Since::default(), presence: false }),
             ClientOp::Leave(Leave { room: "lobby".parse().unwrap() }),
             ClientOp::Publish(Publish {
                 room: "lobby".parse().unwrap(),
@@ -280,6 +367,16 @@ mod tests {
                 ephemeral: true,
             }),
             ClientOp::History(History { room: "lobby".parse().unwrap(), after: 3, limit: Some(9) }),
+            ClientOp::Presence(ReadPresence { room: "lobby".parse().unwrap() }),
+            ClientOp::Claim(Claim { call_id: CallId::new() }),
+            ClientOp::Reply(Reply {
+                call_id: CallId::new(),
+                token: ClaimToken::new(),
+                ok: true,
+                payload: Some(JsonText::parse(r#"{"a": "\ud800"}"#).unwrap()),
+                error: None,
+            }),
+            ClientOp::Auth(Auth { token: "t".to_owned() }),
             ClientOp::Ping,
         ];
         for op in ops {

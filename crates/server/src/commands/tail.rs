@@ -10,7 +10,7 @@ use switchboard_model::identity::{RoomName, UserId};
 use switchboard_model::scope::Scope;
 use switchboard_model::ticket::{Grants, RoomPattern};
 use switchboard_model::wire::auth::Me;
-use switchboard_model::wire::frame::{EventFrame, NoticeFrame};
+use switchboard_model::wire::frame::{EventFrame, Lag, NoticeFrame};
 use switchboard_model::wire::op::{Since, SinceEnd};
 use switchboard_model::wire::rest::TicketRequest;
 
@@ -116,7 +116,7 @@ impl Printer {
             ResumeEvent::Desync { room, reason } => {
                 output::warn(format_args!("{room}: events are missing here: {reason}"));
             }
-            ResumeEvent::Notice(NoticeFrame::Lag { room, dropped, .. }) if dropped > 0 => {
+            ResumeEvent::Notice(NoticeFrame::Lag(Lag { room, dropped, .. })) if dropped > 0 => {
                 output::warn(format_args!(
                     "{room}: {dropped} ephemeral events were dropped, since they were read too slowly"
                 ));

@@ -1,0 +1,155 @@
+//! Calls: requests of a program to one client of a user, answered once.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::Timestamp;
+use crate::identity::{Actor, EventName, UserId};
+use crate::ids::{CallId, ClaimToken, ConnectionId};
+use crate::json_text::JsonText;
+use crate::span::Span;
+use crate::wire::frame::ReplyError;
+
+/// How long a call stays offered to one socket before it goes to the next.
+pub const OFFER_TIME: Span = Span::from_secs(2);
+
+/// How long an ended call can be read.
+pub const CALL_RETENTION: Span = Span::from_secs(24 * 3600);
+
+/// How a call stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CallState {
+    /// It is offered to a socket, or waits for one.
+    Offered,
+    /// A client executes it.
+    Claimed,
+    /// It was answered with a result.
+    Done,
+    /// It was answered with an error, or nobody was there to answer.
+    Failed,
+    /// Its deadline passed.
+    Expired,
+}
+
+impl CallState {
+    /// Every state.
+    pub const ALL: [Self; 5] = [Self::Offered, Self::Claimed, Self::Done, Self::Failed, Self::Expired];
+
+    /// Returns the text form, as stored.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Offered => "offered",
+            Self::Claimed => "claimed",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// Reads the text form.
+    #[must_use]
+    pub fn from_stored(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.as_str() == text)
+    }
+
+    /// Tells whether nothing changes any more.
+    #[must_use]
+    pub const fn is_terminal(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Expired)
+    }
+}
+
+/// What becomes of a call while its user has no socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WhenAbsent {
+    /// It fails at once with `no_responder`.
+    #[default]
+    Fail,
+    /// It waits for a socket until its deadline.
+    Wait,
+}
+
+/// A call to be made.
+#[derive(Clone, Debug)]
+pub struct NewCall {
+    /// The identity it will have.
+    pub id: CallId,
+    /// Who is to answer.
+    pub user_id: UserId,
+    /// What is asked for.
+    pub event: EventName,
+    /// What it carries.
+    pub payload: JsonText,
+    /// Who asks.
+    pub sender: Actor,
+    /// How long an answer is waited for.
+    pub timeout: Span,
+    /// What happens while the user has no socket.
+    pub when_absent: WhenAbsent,
+}
+
+/// A stored call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Call {
+    /// The identity.
+    pub id: CallId,
+    /// Who is to answer.
+    pub user_id: UserId,
+    /// What is asked for.
+    pub event: EventName,
+    /// What it carries.
+    pub payload: JsonText,
+    /// Who asks, such as `key:…`.
+    pub sender: String,
+    /// How it stands.
+    pub state: CallState,
+    /// The socket that claimed it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<ConnectionId>,
+    /// What it was answered with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<JsonText>,
+    /// Why it failed or expired: what the client said, or `no_responder` or `call_timeout`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<ReplyError>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// Until when it can be answered.
+    pub deadline_at: Timestamp,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_at: Option<Timestamp>,
+}
+
+/// A call on its way to a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CallOffer {
+    /// The identity.
+    pub call_id: CallId,
+    /// What is asked for.
+    pub event: EventName,
+    /// What it carries.
+    pub payload: JsonText,
+    /// How long it can still be answered, in milliseconds.
+    pub deadline_ms: u64,
+}
+
+/// What claiming a call gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claimed {
+    /// What the answer must carry.
+    pub token: ClaimToken,
+}
+
+/// What a client answers a call with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallAnswer {
+    /// It did what was asked for.
+    Done(JsonText),
+    /// It could not.
+    Failed(ReplyError),
+}
