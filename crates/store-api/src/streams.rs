@@ -64,10 +64,11 @@ pub enum StopOutcome {
 #[async_trait]
 pub trait StreamStore: Send + Sync {
     /// Opens a stream. The stream of a run is opened anew for each attempt: what an earlier producer wrote stays, its
-    /// fence does not. The producer that has it open gets the same fence again, and its lease is prolonged.
+    /// fence does not.
     ///
     /// # Errors
-    /// Fails when the database does.
+    /// [`crate::StoreError::Fenced`] when a later attempt has opened the stream of the run; fails when the database
+    /// does.
     async fn open(&self, context: &WriteContext, stream: &NewStream) -> StoreResult<Written<OpenedStream>>;
 
     /// Adds chunks to many streams in one commit and returns one outcome for each, in order. Signals `StreamGrew` once

@@ -6,7 +6,7 @@ use switchboard_model::stream::{StreamPage, StreamState};
 use switchboard_store_api::{StoreError, Stores, StreamAppendOutcome};
 
 use crate::Backend;
-use crate::fixtures::{Reader, abandoned, contend, random, replicas, until, wait_past};
+use crate::fixtures::{Reader, abandoned, contend, now, random, replicas, system, until, wait_past};
 use crate::streams::{append, appended, chunks, ending, new_stream, open, output_of, read, text};
 
 /// How many chunks a producer of a race writes.
@@ -15,10 +15,13 @@ const CHUNKS: i64 = 30;
 pub(crate) async fn of_two_producers_only_the_new_one_writes(backend: &dyn Backend) {
     let stores = replicas(backend, 2).await;
     let run = RunId::new();
-    open(&stores[0], &output_of(run, "0")).await;
-    // Each opens the stream and writes until somebody else has opened it.
+    // Each opens the stream and writes until a later one has opened it.
     let written = contend(&stores, 6, |stores, number| async move {
-        let opened = open(&stores, &output_of(run, &number.to_string())).await;
+        let opened = match stores.streams.open(&system(), &output_of(run, number as i64)).await {
+            Ok(opened) => now(opened),
+            Err(StoreError::Fenced) => return (number, 0),
+            Err(error) => panic!("{error:?}"),
+        };
         let (mut written, mut next) = (0, opened.stream.tail + 1);
         while written < CHUNKS {
             match insist(&stores, chunks(&opened, next, &[number.to_string().as_bytes()])).await {
@@ -118,7 +121,7 @@ pub(crate) async fn batches_in_opposite_order_do_not_block_each_other(backend: &
 pub(crate) async fn equal_openings_of_a_run_agree_on_one_stream(backend: &dyn Backend) {
     let stores = replicas(backend, 2).await;
     let run = RunId::new();
-    let opened = contend(&stores, 12, |stores, _| async move { open(&stores, &output_of(run, "pen")).await }).await;
+    let opened = contend(&stores, 12, |stores, _| async move { open(&stores, &output_of(run, 7)).await }).await;
     for other in &opened {
         assert_eq!((other.stream.id, other.fence), (opened[0].stream.id, opened[0].fence));
     }

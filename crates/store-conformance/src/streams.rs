@@ -10,7 +10,7 @@ use switchboard_model::stream::{
     CHUNK_BYTES, NewStream, STREAM_PAGE_BYTES, Stream, StreamAppend, StreamChunk, StreamContent, StreamEnd, StreamPage,
     StreamState,
 };
-use switchboard_store_api::{OpenedStream, StopOutcome, StoreResult, Stores, StreamAppendOutcome, Written};
+use switchboard_store_api::{OpenedStream, StopOutcome, StoreError, StoreResult, Stores, StreamAppendOutcome, Written};
 
 use crate::Backend;
 use crate::fixtures::{HOUR, LONG, Reader, database_time, once, now, pages, system, wait_past};
@@ -25,13 +25,14 @@ pub(crate) fn new_stream() -> NewStream {
         content: StreamContent::Text,
         user_id: None,
         run_id: None,
+        fence: None,
         producer: InstanceId::external("pen"),
     }
 }
 
-/// The output of a run, written by `producer`.
-pub(crate) fn output_of(run: RunId, producer: &str) -> NewStream {
-    NewStream { run_id: Some(run), producer: InstanceId::external(producer), ..new_stream() }
+/// The output of a run, written by the holder of a lease with this fence.
+pub(crate) fn output_of(run: RunId, fence: i64) -> NewStream {
+    NewStream::output_of(run, Fence(fence), &InstanceId::external("pen"))
 }
 
 /// Opens a stream.
@@ -165,11 +166,13 @@ pub(crate) async fn an_end_comes_with_its_last_chunk_and_is_final(backend: &dyn 
 pub(crate) async fn a_new_producer_fences_the_old_one(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let run = RunId::new();
-    let old = open(&stores, &output_of(run, "old")).await;
+    let old = open(&stores, &output_of(run, 7)).await;
     append(&stores, chunks(&old, 1, &[b"a"])).await.unwrap();
-    let again = open(&stores, &output_of(run, "old")).await;
-    assert_eq!((again.fence, again.stream.id, again.stream.tail), (old.fence, old.stream.id, 1), "it is theirs still");
-    let new = open(&stores, &output_of(run, "new")).await;
+    let again = open(&stores, &output_of(run, 7)).await;
+    assert_eq!((again.fence, again.stream.id, again.stream.tail), (Fence(7), old.stream.id, 1), "it is theirs still");
+    let new = open(&stores, &output_of(run, 8)).await;
+    let late = stores.streams.open(&system(), &output_of(run, 7)).await;
+    assert!(matches!(late, Err(StoreError::Fenced)), "{late:?}");
     assert!(new.fence > old.fence);
     for late in [chunks(&old, 2, &[b"b"]), chunks(&old, 2, &[]), ending(chunks(&old, 2, &[]), StreamState::Failed)] {
         assert_eq!(append(&stores, late).await.unwrap(), StreamAppendOutcome::Fenced);
@@ -183,12 +186,11 @@ pub(crate) async fn a_new_producer_fences_the_old_one(backend: &dyn Backend) {
 pub(crate) async fn a_run_goes_on_where_its_last_attempt_stopped(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let run = RunId::new();
-    let first = open(&stores, &output_of(run, "one")).await;
+    let first = open(&stores, &output_of(run, 1)).await;
     stores.streams.stop(&system(), first.stream.id).await.unwrap();
     append(&stores, ending(chunks(&first, 1, &[b"a"]), StreamState::Failed)).await.unwrap();
-    for producer in ["one", "two"] {
-        let next = open(&stores, &output_of(run, producer)).await;
-        assert!(next.fence > first.fence);
+    for fence in [1, 2] {
+        let next = open(&stores, &output_of(run, fence)).await;
         let Stream { id, state, reason, stop_requested_at, ended_at, .. } = next.stream.clone();
         assert_eq!(id, first.stream.id);
         assert_eq!((state, reason, stop_requested_at, ended_at), (StreamState::Open, None, None, None));

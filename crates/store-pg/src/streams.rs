@@ -78,18 +78,17 @@ impl StreamStore for Streams {
         if let Some(before) = claim(&mut tx, context, stream.id.as_uuid()).await? {
             return tx.undo(before).await;
         }
-        let row: PgRow = sqlx::query(
+        let row: Option<PgRow> = sqlx::query(
             "-- streams.open
              INSERT INTO switchboard.streams AS stream
                  (id, content, user_id, run_id, owner, state, producer, fence, lease_until, created_at)
-             VALUES ($1, $2, $3, $4, $5, 'open', $6, nextval('switchboard.fences'),
-                     clock_timestamp() + $7 * interval '1 millisecond', clock_timestamp())
+             VALUES ($1, $2, $3, $4, $5, 'open', $6, coalesce($7, nextval('switchboard.fences')),
+                     clock_timestamp() + $8 * interval '1 millisecond', clock_timestamp())
              ON CONFLICT (run_id) WHERE run_id IS NOT NULL DO UPDATE
-                 SET fence = CASE WHEN stream.state = 'open' AND stream.producer = excluded.producer
-                                  THEN stream.fence ELSE excluded.fence END,
-                     stop_requested_at = CASE WHEN stream.state = 'open' THEN stream.stop_requested_at END,
-                     state = 'open', reason = NULL, ended_at = NULL, producer = excluded.producer,
-                     lease_until = clock_timestamp() + $7 * interval '1 millisecond'
+                 SET fence = excluded.fence, producer = excluded.producer, state = 'open', reason = NULL,
+                     stop_requested_at = NULL, ended_at = NULL,
+                     lease_until = clock_timestamp() + $8 * interval '1 millisecond'
+                 WHERE stream.fence <= excluded.fence
              RETURNING *",
         )
         .bind(stream.id.as_uuid())
@@ -98,10 +97,12 @@ impl StreamStore for Streams {
         .bind(stream.run_id.map(RunId::as_uuid))
         .bind(context.actor.to_string())
         .bind(storable(stream.producer.as_str()))
+        .bind(stream.fence.map(|fence| fence.0))
         .bind(PRODUCER_LEASE.as_millis_i64())
-        .fetch_one(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;
+        let Some(row) = row else { return tx.undo(()).await.and(Err(StoreError::Fenced)) };
         let fence = Fence(row.try_get("fence").map_err(fault)?);
         let opened = OpenedStream { stream: Stream::try_from(StreamRow::from_row(&row).map_err(fault)?)?, fence };
         complete(&mut tx, context, &opened.record()).await?;

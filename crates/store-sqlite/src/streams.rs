@@ -15,7 +15,7 @@ use switchboard_model::stream::{
 };
 use switchboard_model::stream_rule::{Admission, StreamHead};
 use switchboard_store_api::{
-    OpenedStream, StopOutcome, StoreResult, StreamAppendOutcome, StreamStore, WriteContext, Written,
+    OpenedStream, StopOutcome, StoreError, StoreResult, StreamAppendOutcome, StreamStore, WriteContext, Written,
 };
 use uuid::Uuid;
 
@@ -57,18 +57,19 @@ async fn open(change: &mut Change, context: WriteContext, new: NewStream) -> DbR
     if let Some(replayed) = context::replay(change, &context).await? {
         return Ok(replayed);
     }
-    let fence = next_fences(change, 1).await?;
-    let row: ProducedRow = sqlx::query_as(
+    let fence = match new.fence {
+        Some(fence) => fence.0,
+        None => next_fences(change, 1).await?,
+    };
+    let row: Option<ProducedRow> = sqlx::query_as(
         "-- streams.open
         INSERT INTO streams AS stream
             (id, content, user_id, run_id, owner, state, producer, fence, lease_until, created_at)
         VALUES (?1, ?2, ?3, ?4, ?5, 'open', ?6, ?7, ?8, ?9)
         ON CONFLICT (run_id) WHERE run_id IS NOT NULL DO UPDATE
-            SET fence = CASE WHEN stream.state = 'open' AND stream.producer = excluded.producer
-                             THEN stream.fence ELSE excluded.fence END,
-                stop_requested_at = CASE WHEN stream.state = 'open' THEN stream.stop_requested_at END,
-                state = 'open', reason = NULL, ended_at = NULL, producer = excluded.producer,
-                lease_until = excluded.lease_until
+            SET fence = excluded.fence, producer = excluded.producer, state = 'open', reason = NULL,
+                stop_requested_at = NULL, ended_at = NULL, lease_until = excluded.lease_until
+            WHERE stream.fence <= excluded.fence
         RETURNING *",
     )
     .bind(new.id.as_uuid())
@@ -80,9 +81,9 @@ async fn open(change: &mut Change, context: WriteContext, new: NewStream) -> DbR
     .bind(fence)
     .bind(later(change.now, PRODUCER_LEASE))
     .bind(change.now)
-    .fetch_one(&mut change.connection)
+    .fetch_optional(&mut change.connection)
     .await?;
-    let ProducedRow { stream: Stored(stream), fence } = row;
+    let ProducedRow { stream: Stored(stream), fence } = row.ok_or(StoreError::Fenced)?;
     if stream.id != new.id {
         // Who reads it may hold that it has ended.
         change.signal(SignalKind::StreamGrew, stream.id.to_string(), 0);

@@ -128,6 +128,10 @@ impl Streams {
                     tracing::debug!(error = %error_chain(&error), streams = appends.len(), "chunks cannot be stored now");
                     (appends, origins) = only_of_writers(appends, origins);
                     if stop.is_cancelled() {
+                        for (append, origin) in appends.iter().zip(origins) {
+                            let stopped = StoreError::Unavailable("the replica is being stopped".into());
+                            self.settle(append, origin, Err(stopped));
+                        }
                         return;
                     }
                     sleep(RETRY).await;

@@ -9,7 +9,6 @@ mod writer;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use switchboard_model::feed::{SignalKind, Tick};
@@ -45,7 +44,6 @@ pub struct Streams {
     topics: Mutex<HashMap<StreamId, Weak<Topic>>>,
     /// When the next lease of a producer ends.
     due: watch::Sender<Option<Instant>>,
-    leaving: watch::Sender<Option<Duration>>,
 }
 
 impl Streams {
@@ -60,7 +58,6 @@ impl Streams {
             writers: Mutex::default(),
             topics: Mutex::default(),
             due: watch::Sender::new(None),
-            leaving: watch::Sender::new(None),
         });
         (Arc::clone(&streams), StreamLanes::new(streams, waiting))
     }
@@ -104,19 +101,6 @@ impl Streams {
         StreamReader::new(Arc::clone(self), topic, stream, after)
     }
 
-    /// Asks every reader that holds a connection to move to another replica within the window.
-    pub fn leave(&self, window: Duration) {
-        self.leaving.send_replace(Some(window));
-    }
-
-    /// Waits until readers are to move, and returns their window.
-    pub async fn leaving(&self) -> Duration {
-        let mut leaving = self.leaving.subscribe();
-        // The sender lives as long as this.
-        let window = leaving.wait_for(Option::is_some).await.map(|window| *window);
-        window.ok().flatten().unwrap_or_default()
-    }
-
     /// Ends streams whose producers are lost, when the first lease ends, until `stop`. Every replica does so; a lease
     /// that has run out ends its stream once.
     async fn interrupt(&self, stop: &CancellationToken) {
@@ -131,7 +115,7 @@ impl Streams {
             if is_due {
                 self.interrupt_due().await;
                 // The next tick says what is due then.
-                self.due.send_if_modified(|due| std::mem::take(due) != None);
+                self.due.send_if_modified(|due| due.take().is_some());
             }
         }
     }
