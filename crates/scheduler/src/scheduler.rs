@@ -163,7 +163,7 @@ impl Start<'_> {
         stop: &CancellationToken,
         drained: &CancellationToken,
     ) {
-        let Scheduler { stores, options, runners, wakes, held } = self.scheduler;
+        let Scheduler { stores, options, runners, output, wakes, held } = self.scheduler;
         let (finishes, ends) = mpsc::channel(finish::BATCH);
         let finisher = Finisher { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.tracker.spawn(finisher.run(ends));

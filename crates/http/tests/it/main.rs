@@ -19,6 +19,7 @@ mod openapi;
 mod probes;
 mod sign_in;
 mod silence;
+mod streams;
 mod sockets;
 mod tasks;
 mod tokens;
