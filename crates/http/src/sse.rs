@@ -92,10 +92,8 @@ impl Events {
 
 impl IntoResponse for Events {
     fn into_response(self) -> Response {
-        let headers = [
-            (CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)),
-            (X_ACCEL_BUFFERING, HeaderValue::from_static("no")),
-        ];
+        let headers =
+            [(CONTENT_TYPE, HeaderValue::from_static(MEDIA_TYPE)), (X_ACCEL_BUFFERING, HeaderValue::from_static("no"))];
         (headers, self.0).into_response()
     }
 }
@@ -149,7 +147,9 @@ pub(crate) async fn listen(app: &AppState, caller: &Caller, joins: &[Join]) -> A
     let (user_id, reach) = match caller.user_id() {
         Some(id) => (id.clone(), Reach::OfUser),
         // A program has no user; this name is nobody's room.
-        None => (caller.actor().to_string().replace(':', ".").parse().map_err(|_| ApiError::internal())?, Reach::EveryRoom),
+        None => {
+            (caller.actor().to_string().replace(':', ".").parse().map_err(|_| ApiError::internal())?, Reach::EveryRoom)
+        }
     };
     let identity = SessionIdentity { user_id, minted_by: caller.credential(), grants: Grants::default() };
     let (guard, starts) = app.hub.listen(identity, reach, joins).await?;

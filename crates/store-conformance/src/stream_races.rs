@@ -163,7 +163,10 @@ pub(crate) async fn interrupters_and_late_appends_agree_on_one_end(backend: &dyn
     }
     let accepted = outcomes.iter().filter(|outcome| **outcome == appended(1)).count();
     assert_eq!(accepted, completed);
-    assert!(outcomes.iter().all(|outcome| [appended(1), StreamAppendOutcome::Fenced].contains(outcome)), "{outcomes:?}");
+    assert!(
+        outcomes.iter().all(|outcome| [appended(1), StreamAppendOutcome::Fenced].contains(outcome)),
+        "{outcomes:?}"
+    );
 }
 
 /// Appends, again after a collision.

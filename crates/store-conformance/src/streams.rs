@@ -13,7 +13,7 @@ use switchboard_model::stream::{
 use switchboard_store_api::{OpenedStream, StopOutcome, StoreError, StoreResult, Stores, StreamAppendOutcome, Written};
 
 use crate::Backend;
-use crate::fixtures::{HOUR, LONG, Reader, database_time, once, now, pages, system, wait_past};
+use crate::fixtures::{HOUR, LONG, Reader, database_time, now, once, pages, system, wait_past};
 
 /// More chunks than a case has.
 const MANY: u32 = 1_000;
@@ -209,7 +209,9 @@ pub(crate) async fn many_streams_are_written_in_one_commit(backend: &dyn Backend
     }
     let mut appends: Vec<_> = opened
         .iter()
-        .map(|opened| ending(chunks(opened, 1, &[opened.stream.id.to_string().as_bytes(), b"!"]), StreamState::Completed))
+        .map(|opened| {
+            ending(chunks(opened, 1, &[opened.stream.id.to_string().as_bytes(), b"!"]), StreamState::Completed)
+        })
         .collect();
     // The bad ones do not disturb the others.
     appends[50].first = 7;

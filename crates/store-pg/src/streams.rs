@@ -356,8 +356,7 @@ async fn lock(tx: &mut Tx, appends: &[StreamAppend]) -> StoreResult<HashMap<Uuid
     .await
     .map_err(fault)?;
     let locked = |row: LockedRow| {
-        let head =
-            StreamHead { state: state(&row.state)?, fence: Fence(row.fence), tail: row.tail, bytes: row.bytes };
+        let head = StreamHead { state: state(&row.state)?, fence: Fence(row.fence), tail: row.tail, bytes: row.bytes };
         Ok((row.id, Locked { head, is_stopping: row.is_stopping, reason: None }))
     };
     rows.into_iter().map(locked).collect()

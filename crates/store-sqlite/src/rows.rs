@@ -91,7 +91,10 @@ fn parsed<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> 
     convert(row, column, |text: &str| text.parse())
 }
 
-pub(crate) fn parsed_option<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> sqlx::Result<Option<T>> {
+pub(crate) fn parsed_option<T: FromStr<Err: Into<BoxDynError>>>(
+    row: &SqliteRow,
+    column: &str,
+) -> sqlx::Result<Option<T>> {
     convert(row, column, |text: Option<&str>| text.map(str::parse).transpose())
 }
 

@@ -110,8 +110,7 @@ async fn append_one(change: &mut Change, append: &StreamAppend) -> DbResult<Stre
     .fetch_optional(&mut change.connection)
     .await?;
     let Some(ProducedRow { stream: Stored(stream), fence }) = row else { return Ok(StreamAppendOutcome::NotFound) };
-    let mut head =
-        StreamHead { state: stream.state, fence: Fence(fence), tail: stream.tail, bytes: stream.bytes };
+    let mut head = StreamHead { state: stream.state, fence: Fence(fence), tail: stream.tail, bytes: stream.bytes };
     match head.admit(append) {
         Admission::Gap => return Ok(StreamAppendOutcome::Gap(stream.tail)),
         Admission::Fenced => return Ok(StreamAppendOutcome::Fenced),

@@ -173,10 +173,7 @@ impl Buffer {
     /// Interrupts the stream, unless its end was said.
     pub(super) fn abandon(&self, reason: &str) {
         let mut state = self.state.lock();
-        state.end.get_or_insert_with(|| StreamEnd {
-            state: StreamState::Interrupted,
-            reason: Some(reason.to_owned()),
-        });
+        state.end.get_or_insert_with(|| StreamEnd { state: StreamState::Interrupted, reason: Some(reason.to_owned()) });
     }
 
     pub(super) fn ask_to_stop(&self) {

@@ -66,8 +66,7 @@ pub(crate) async fn listen(
         None => RoomsCursor::default(),
     };
     let since = |room: &RoomName| cursor.0.get(room).cloned().map_or_else(Since::default, Since::Position);
-    let joins: Vec<Join> =
-        rooms.into_iter().map(|room| Join { since: since(&room), room, presence: false }).collect();
+    let joins: Vec<Join> = rooms.into_iter().map(|room| Join { since: since(&room), room, presence: false }).collect();
     let (session, starts) = sse::listen(&app, &caller, &joins).await?;
     let listener = Listener { first: None, cursor: RoomsCursor::default(), session };
     Ok(OnlyEvents(Events::of(listener.begin(joins, starts))))

@@ -218,9 +218,7 @@ async fn store(app: &AppState, append: StreamAppend) -> ApiResult<Body<StreamApp
 /// Answers with what became of an append.
 pub(super) fn answer(outcome: StreamAppendOutcome) -> ApiResult<Body<StreamAppended>> {
     match outcome {
-        StreamAppendOutcome::Appended { tail, is_stopping } => {
-            Ok(Body(StreamAppended { tail, stopping: is_stopping }))
-        }
+        StreamAppendOutcome::Appended { tail, is_stopping } => Ok(Body(StreamAppended { tail, stopping: is_stopping })),
         StreamAppendOutcome::Gap(tail) => {
             let detail = format!("chunk {} must come first; the newest that is stored is {tail}", tail + 1);
             Err(ApiError::field(ErrorCode::Conflict, "first", detail))

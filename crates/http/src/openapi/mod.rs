@@ -103,12 +103,9 @@ fn errors_of(access: &Access) -> &'static [u16] {
         Access::Anonymous => &[],
         Access::Login => &[429],
         Access::Signature => &[401, 429],
-        Access::Ticket
-        | Access::SignedIn
-        | Access::Scope(_)
-        | Access::Stream(_)
-        | Access::Publish
-        | Access::Work => &[401, 403, 429],
+        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Stream(_) | Access::Publish | Access::Work => {
+            &[401, 403, 429]
+        }
     }
 }
 

@@ -100,9 +100,7 @@ async fn bytes_go_as_base64() {
 #[tokio::test]
 async fn a_repeated_opening_gives_the_same_stream_and_fence() {
     let replica = Replica::boot().await;
-    let open = async |body: &str| {
-        replica.ask_with("POST", "/api/v1/streams", body, &[("idempotency-key", "k")]).await
-    };
+    let open = async |body: &str| replica.ask_with("POST", "/api/v1/streams", body, &[("idempotency-key", "k")]).await;
     let (first, again) = (open("{}").await, open("{}").await);
     assert_eq!((first.status, first.json()), (201, again.json()));
     assert_eq!(open(r#"{"content":"binary"}"#).await.problem().code, ErrorCode::IdempotencyMismatch);
@@ -183,7 +181,8 @@ async fn requests_are_checked() {
     let large = "x".repeat(64 * 1024 + 1);
     let answer = append(&replica, &path, json!({"fence": fence, "first": 1, "chunks": [large]})).await.problem();
     assert_eq!(answer.code, ErrorCode::PayloadTooLarge);
-    let gone = append(&replica, "/api/v1/streams/0190a0b0-0000-7000-8000-000000000000", json!({"fence": 1, "first": 1}));
+    let gone =
+        append(&replica, "/api/v1/streams/0190a0b0-0000-7000-8000-000000000000", json!({"fence": 1, "first": 1}));
     assert_eq!(gone.await.problem().status, 404);
 }
 

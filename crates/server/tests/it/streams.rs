@@ -89,7 +89,10 @@ async fn a_stream_is_resumed_byte_for_byte_at_every_position(cluster: Cluster) {
     };
     let (live, ()) = tokio::join!(futures_util::future::join_all(live), writing);
     for (chunks, end) in live {
-        assert_eq!((chunks.iter().map(|chunk| chunk.data.0.as_str()).collect::<Vec<_>>(), end), (texts.clone(), completed()));
+        assert_eq!(
+            (chunks.iter().map(|chunk| chunk.data.0.as_str()).collect::<Vec<_>>(), end),
+            (texts.clone(), completed())
+        );
     }
     for after in 0..=texts.len() {
         let (seq, rest) = (i64::try_from(after).unwrap(), &texts[after..]);
@@ -203,7 +206,8 @@ async fn the_command_line_writes_and_reads_streams(cluster: Cluster) {
     // One that is stopped while it waits for input.
     let opened = open(cluster.client(0)).await;
     let (id, fence) = (opened.stream.id.to_string(), opened.fence.0.to_string());
-    let mut writer = command(&["stream", "append", &id, "--fence", &fence], &env).stdin(Stdio::piped()).spawn().unwrap();
+    let mut writer =
+        command(&["stream", "append", &id, "--fence", &fence], &env).stdin(Stdio::piped()).spawn().unwrap();
     // Held open, so that the input does not end.
     let pen = writer.stdin.take();
     let stopped = switchboard(&["stream", "stop", &id], &other);
