@@ -11,14 +11,16 @@ mod outbox;
 mod publisher;
 mod rate;
 mod session;
+mod streams;
 
 pub use access::{may_join, may_publish};
 pub use feed::{Feed, FeedObserver, FeedStatus, error_chain};
-pub use hub::Hub;
+pub use hub::{Hub, Reach};
 pub use operations::{Operations, refusal};
 pub use outbox::Outgoing;
 pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
 pub use session::{Session, SessionGuard, SessionIdentity};
+pub use streams::{StreamLanes, StreamReader, StreamWriter, Streams, WriteError};
 
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
 pub fn describe_metrics() {
@@ -34,4 +36,7 @@ pub fn describe_metrics() {
     metrics::counter!("switchboard_realtime_ephemeral_dropped_total").absolute(0);
     metrics::counter!("switchboard_realtime_catch_ups_total").absolute(0);
     metrics::counter!("switchboard_realtime_desyncs_total").absolute(0);
+    metrics::gauge!("switchboard_streams_produced").set(0.0);
+    metrics::counter!("switchboard_streams_chunks_total").absolute(0);
+    metrics::counter!("switchboard_streams_interrupted_total").absolute(0);
 }

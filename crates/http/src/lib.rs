@@ -22,6 +22,7 @@ mod readiness;
 mod request_line;
 mod routes;
 mod sealing;
+mod sse;
 mod unread;
 mod wait;
 mod ws;
@@ -30,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
+use switchboard_events::{FeedStatus, Hub, Operations, Publisher, Streams};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_scheduler::{PullQueue, Replay};
@@ -61,6 +62,8 @@ pub struct Api {
     pub hub: Arc<Hub>,
     /// The way by which events are published.
     pub publisher: Publisher,
+    /// The streams of this replica.
+    pub streams: Arc<Streams>,
     /// What external workers lease runs from.
     pub pull: PullQueue,
     /// What sockets may ask for.

@@ -9,8 +9,8 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, occurrences, outbox, probes, rooms,
-    runs, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
+    api_keys, audit, auth, bulk, events, hooks, instances, limits, listen, named_tasks, occurrences, outbox, probes,
+    rooms, run_output, runs, settings, streams, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
@@ -33,6 +33,8 @@ pub enum Access {
     SignedIn,
     /// API keys with this scope, and users whose role has it.
     Scope(Scope),
+    /// The same, and the user of the stream of the path; the handler decides.
+    Stream(Scope),
     /// Whoever may publish to the room of the path; the handler decides.
     Publish,
     /// Whoever may work on the pool of the path, or on the pool of the run of the path.
@@ -132,6 +134,15 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/runs/{id}/finish"      Access::Work                     => work::finish;
     POST   "/api/v1/runs/{id}/fail"        Access::Work                     => work::fail;
     POST   "/api/v1/runs/{id}/release"     Access::Work                     => work::release;
+    POST   "/api/v1/runs/{id}/output"      Access::Work                     => run_output::append;
+    GET    "/api/v1/runs/{id}/output"      Access::Scope(Scope::RunsRead)   => run_output::read;
+    POST   "/api/v1/streams"               Access::Scope(Scope::StreamsWrite) => streams::create;
+    GET    "/api/v1/streams"               Access::Scope(Scope::StreamsRead) => streams::list;
+    GET    "/api/v1/streams/{id}"          Access::Stream(Scope::StreamsRead) => streams::get;
+    POST   "/api/v1/streams/{id}/chunks"   Access::Scope(Scope::StreamsWrite) => streams::append;
+    GET    "/api/v1/streams/{id}/chunks"   Access::Stream(Scope::StreamsRead) => streams::read;
+    POST   "/api/v1/streams/{id}/close"    Access::Scope(Scope::StreamsWrite) => streams::close;
+    POST   "/api/v1/streams/{id}/stop"     Access::Stream(Scope::StreamsWrite) => streams::stop;
     POST   "/api/v1/rooms"                 Access::Scope(Scope::RoomsWrite) => rooms::create;
     GET    "/api/v1/rooms"                 Access::Scope(Scope::RoomsRead)  => rooms::list;
     GET    "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsRead)  => rooms::get;
@@ -139,6 +150,7 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/rooms/{name}/events"   Access::Publish                  => events::publish_to_room;
     GET    "/api/v1/rooms/{name}/events"   Access::Scope(Scope::RoomsRead)  => events::history;
     POST   "/api/v1/users/{id}/events"     Access::Publish                  => events::publish_to_user;
+    GET    "/api/v1/events"                Access::SignedIn                 => listen::listen;
     POST   "/api/v1/limits/{key}/take"     Access::Scope(Scope::Coordination) => limits::take;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;
@@ -174,7 +186,7 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
         let handler = match &route.access {
             Access::Anonymous => handler,
             Access::Login | Access::Signature | Access::Ticket => handler.route_layer(limited),
-            access @ (Access::SignedIn | Access::Scope(_) | Access::Publish | Access::Work) => {
+            access @ (Access::SignedIn | Access::Scope(_) | Access::Stream(_) | Access::Publish | Access::Work) => {
                 handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise)).route_layer(limited)
             }
         };
@@ -201,5 +213,6 @@ pub fn describe_metrics() {
     crate::endpoints::hooks::describe_metrics();
     crate::limits::describe_metrics();
     ws::describe_metrics();
+    crate::sse::describe_metrics();
     metrics::gauge!("switchboard_feed_age_seconds").set(0.0);
 }

@@ -29,6 +29,7 @@ pub mod secret_text;
 pub mod setting;
 pub mod span;
 pub mod stream;
+pub mod stream_rule;
 pub mod task;
 pub mod text_enum;
 pub mod ticket;

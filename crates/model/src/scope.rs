@@ -29,6 +29,10 @@ pub enum Scope {
     RoomsWrite,
     /// Publishes to rooms whose name starts with the prefix; an empty prefix means every room.
     Publish(String),
+    /// Reads streams and what runs write.
+    StreamsRead,
+    /// Opens, writes and stops streams.
+    StreamsWrite,
     /// Reads and administers users and their sign-in sessions.
     Users,
     /// Uses the coordination primitives, such as rate limits.
@@ -40,7 +44,7 @@ pub enum Scope {
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, users:*, coordination:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, streams:read, streams:write, users:*, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -53,6 +57,7 @@ impl Scope {
             | (Self::TasksWrite, Self::TasksRead)
             | (Self::RunsWrite, Self::RunsRead)
             | (Self::RoomsWrite, Self::RoomsRead)
+            | (Self::StreamsWrite, Self::StreamsRead)
             | (Self::Work(None), Self::Work(_)) => true,
             (Self::Publish(held), Self::Publish(wanted)) => wanted.starts_with(held.as_str()),
             (held, wanted) => held == wanted,
@@ -93,6 +98,8 @@ impl fmt::Display for Scope {
             Self::RunsWrite => "runs:write",
             Self::RoomsRead => "rooms:read",
             Self::RoomsWrite => "rooms:write",
+            Self::StreamsRead => "streams:read",
+            Self::StreamsWrite => "streams:write",
             Self::Users => "users:*",
             Self::Coordination => "coordination:*",
             Self::Admin => "admin",
@@ -114,6 +121,8 @@ impl FromStr for Scope {
             "runs:write" => Self::RunsWrite,
             "rooms:read" => Self::RoomsRead,
             "rooms:write" => Self::RoomsWrite,
+            "streams:read" => Self::StreamsRead,
+            "streams:write" => Self::StreamsWrite,
             "users:*" => Self::Users,
             "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
@@ -144,7 +153,7 @@ impl JsonSchema for Scope {
         json_schema!({
             "description": "One permission of an API key; `publish:` is followed by the start of the room names, `work:` by a pool or nothing.",
             "type": "string",
-            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|users:\*|coordination:\*|admin)$",
+            "pattern": r"^((tasks|runs|rooms|streams):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|users:\*|coordination:\*|admin)$",
             "examples": ["tasks:write", "publish:chat:", "work:gpu", "admin"],
         })
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::Timestamp;
 use crate::identity::UserId;
 use crate::ids::{Fence, InstanceId, RunId, StreamId};
+use crate::run::Ending;
 use crate::span::Span;
 
 /// How long a producer may be silent before its stream counts as interrupted.
@@ -107,8 +108,26 @@ pub struct NewStream {
     pub user_id: Option<UserId>,
     /// The run whose output it is.
     pub run_id: Option<RunId>,
+    /// The fence of the lease under which the run is executed, which is the fence of its output, too; a new one when
+    /// absent.
+    pub fence: Option<Fence>,
     /// Who writes it: a replica, or an external program by the name it gave.
     pub producer: InstanceId,
+}
+
+impl NewStream {
+    /// Makes the output of a run, written by whoever holds its lease with this fence.
+    #[must_use]
+    pub fn output_of(run: RunId, fence: Fence, holder: &InstanceId) -> Self {
+        Self {
+            id: StreamId::new(),
+            content: StreamContent::Text,
+            user_id: None,
+            run_id: Some(run),
+            fence: Some(fence),
+            producer: holder.clone(),
+        }
+    }
 }
 
 /// A stored stream, without its chunks.
@@ -160,12 +179,28 @@ pub struct StreamAppend {
 }
 
 /// How a stream ends.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct StreamEnd {
     /// A terminal state.
     pub state: StreamState,
     /// Why, if there is more to say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+impl StreamEnd {
+    /// Returns how the output of a run ends with an attempt. The next attempt, if there is one, goes on with it.
+    #[must_use]
+    pub fn of_attempt(ending: &Ending) -> Self {
+        let (state, reason) = match ending {
+            Ending::Succeeded(_) => (StreamState::Completed, None),
+            Ending::Failed(error) | Ending::Retry { error, .. } => (StreamState::Failed, Some(error.clone())),
+            Ending::Cancelled => (StreamState::Cancelled, None),
+            Ending::Released => (StreamState::Interrupted, Some("the run was given back".to_owned())),
+        };
+        Self { state, reason }
+    }
 }
 
 /// A stored chunk.

@@ -13,6 +13,7 @@ use futures_util::FutureExt as _;
 use switchboard_model::redact::Redactor;
 use switchboard_model::run::{Ending, Finish, LeasedRun};
 use switchboard_model::span::Span;
+use switchboard_model::stream::StreamEnd;
 use switchboard_store_api::Renewal;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::{Instant, sleep, timeout};
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
-use crate::actions::{ActionError, ActionRunner};
+use crate::actions::{ActionError, ActionRunner, OutputSink, RunOutput};
 use crate::finish::Ended;
 use crate::lease::{Held, Lease};
 use crate::meters;
@@ -31,6 +32,7 @@ const STOP_GRACE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Executor {
     pub(crate) runners: HashMap<&'static str, Arc<dyn ActionRunner>>,
+    pub(crate) output: Arc<dyn OutputSink>,
     pub(crate) held: Arc<Held>,
     pub(crate) wakes: Arc<Wakes>,
     pub(crate) finishes: mpsc::Sender<Ended>,
@@ -69,7 +71,8 @@ impl Executor {
     }
 
     async fn execute(&self, run: &LeasedRun, lease: &Arc<Lease>) {
-        let Some(ending) = self.attempt(run, lease).await else {
+        let output = self.output.begin(run);
+        let Some(ending) = self.attempt(run, lease, &output).await else {
             meters::lost();
             tracing::warn!("lease lost, the result is dropped");
             return;
@@ -79,6 +82,8 @@ impl Executor {
         if let Ending::Failed(error) | Ending::Retry { error, .. } = &ending {
             tracing::info!(error, "attempt failed");
         }
+        // Before the run ends: nobody is to find it ended and its output open.
+        output.end(StreamEnd::of_attempt(&ending)).await;
         let (settled, answer) = oneshot::channel();
         let finish = Finish { id: run.id, fence: run.fence, ending };
         let ended = Ended { finish, lease: lease.clone(), settled };
@@ -89,7 +94,7 @@ impl Executor {
     }
 
     /// Lets the runner work until it ends or must stop; `None` means that the lease was lost.
-    async fn attempt(&self, run: &LeasedRun, lease: &Lease) -> Option<Ending> {
+    async fn attempt(&self, run: &LeasedRun, lease: &Lease, output: &Arc<dyn RunOutput>) -> Option<Ending> {
         let kind = run.action.kind();
         let Some(runner) = self.runners.get(kind) else {
             return Some(failed(
@@ -98,7 +103,7 @@ impl Executor {
             ));
         };
         let stop = CancellationToken::new();
-        let work = AssertUnwindSafe(runner.run(run, &stop)).catch_unwind();
+        let work = AssertUnwindSafe(runner.run(run, &stop, output)).catch_unwind();
         let work = work.map(|caught| caught.unwrap_or_else(|_| Err(ActionError::retryable("panicked"))));
         tokio::pin!(work);
         let cause = tokio::select! {

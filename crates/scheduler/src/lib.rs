@@ -27,7 +27,7 @@ mod sweep;
 mod system;
 mod wake;
 
-pub use actions::{ActionError, ActionRunner};
+pub use actions::{ActionError, ActionRunner, OutputSink, RunOutput};
 pub use activation::{Activation, Activity, Exclusivity, LoopHandle, LoopStatus};
 pub use loops::SchedulerLoop;
 pub use meters::describe_metrics;

@@ -12,7 +12,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::actions::ActionRunner;
+use crate::actions::{ActionRunner, NoOutput, OutputSink};
 use crate::activation::{Activity, LoopHandle, LoopStatus};
 use crate::dispatch::Dispatch;
 use crate::execute::Executor;
@@ -54,6 +54,7 @@ pub struct Scheduler {
     stores: Stores,
     options: SchedulerOptions,
     runners: HashMap<&'static str, Arc<dyn ActionRunner>>,
+    output: Arc<dyn OutputSink>,
     wakes: Arc<Wakes>,
     held: Arc<Held>,
 }
@@ -70,7 +71,13 @@ impl Scheduler {
         let own: Arc<dyn ActionRunner> = Arc::new(system);
         let runners = std::iter::once(own).chain(runners).map(|runner| (runner.kind(), runner)).collect();
         let held = Arc::new(Held::new(options.lease));
-        Self { stores: stores.clone(), options, runners, wakes: Arc::default(), held }
+        Self { stores: stores.clone(), options, runners, output: Arc::new(NoOutput), wakes: Arc::default(), held }
+    }
+
+    /// Says where the output of runs goes, which is nowhere otherwise.
+    #[must_use]
+    pub fn with_output(self, output: Arc<dyn OutputSink>) -> Self {
+        Self { output, ..self }
     }
 
     /// Returns the pools that its worker serves, all of them.
@@ -165,7 +172,7 @@ impl Start<'_> {
         stop: &CancellationToken,
         drained: &CancellationToken,
     ) {
-        let Scheduler { stores, options, runners, wakes, held } = self.scheduler;
+        let Scheduler { stores, options, runners, output, wakes, held } = self.scheduler;
         let (finishes, ends) = mpsc::channel(finish::BATCH);
         let finisher = Finisher { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.tracker.spawn(finisher.run(ends));
@@ -173,6 +180,7 @@ impl Start<'_> {
 
         let executor = Executor {
             runners: runners.clone(),
+            output: output.clone(),
             held: held.clone(),
             wakes: wakes.clone(),
             finishes,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use switchboard_model::json_text::JsonText;
 use switchboard_model::span::Span;
+use switchboard_model::stream::STREAM_RETENTION;
 use switchboard_store_api::{StoreResult, Stores, UnarmedReport};
 use tokio_util::sync::CancellationToken;
 
@@ -30,7 +31,7 @@ pub struct HistoryAges {
 pub(crate) enum Upkeep {
     /// Forgets runs, skipped occurrences, failed triggers of applications and audit entries that are old enough.
     PruneHistory,
-    /// Deletes what has expired: credentials, keys, limits and replicas.
+    /// Deletes what has expired: credentials, keys, limits, streams and replicas.
     SweepExpired,
     /// Deletes events that rooms do not retain.
     TrimRooms,
@@ -92,6 +93,7 @@ impl Sweep {
                 self.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
                 self.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
                 self.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
+                self.drain("streams", || stores.streams.sweep(STREAM_RETENTION, BATCH)).await;
                 self.note("instances", stores.instances.sweep().await.map(|gone| gone.len() as u64));
             }
             Upkeep::TrimRooms => self.drain("room_events", || stores.rooms.sweep(BATCH)).await,

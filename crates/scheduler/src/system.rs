@@ -14,14 +14,16 @@ use switchboard_model::task::{Action, TaskSpec};
 use switchboard_store_api::{StoreError, StoreResult, Stores, TaskCreateOutcome, WriteContext, Written};
 use tokio_util::sync::CancellationToken;
 
-use crate::actions::{ActionError, ActionRunner};
+use crate::actions::{ActionError, ActionRunner, RunOutput};
 use crate::sweep::{HistoryAges, Upkeep, keep_up};
 
 /// The task that earlier versions had in place of those of today, and its function, which does all they do.
 const FORMER: &str = "system:sweep";
 const FORMER_FUNCTION: &str = "sweep";
 
-type Function = Box<dyn Fn(CancellationToken) -> BoxFuture<'static, Result<JsonText, ActionError>> + Send + Sync>;
+type Function = Box<
+    dyn Fn(CancellationToken, Arc<dyn RunOutput>) -> BoxFuture<'static, Result<JsonText, ActionError>> + Send + Sync,
+>;
 
 /// Named functions that a task can call.
 #[derive(Default)]
@@ -48,12 +50,22 @@ impl SystemRegistry {
     /// Adds a function, in place of an earlier one of the same name. It is given the token that
     /// says when to stop.
     #[must_use]
-    pub fn with<F, R>(mut self, name: &'static str, function: F) -> Self
+    pub fn with<F, R>(self, name: &'static str, function: F) -> Self
     where
         F: Fn(CancellationToken) -> R + Send + Sync + 'static,
         R: Future<Output = Result<JsonText, ActionError>> + Send + 'static,
     {
-        self.0.insert(name, Box::new(move |stop| function(stop).boxed()));
+        self.with_output(name, move |stop, _| function(stop))
+    }
+
+    /// Adds a function that says something while it is under way.
+    #[must_use]
+    pub fn with_output<F, R>(mut self, name: &'static str, function: F) -> Self
+    where
+        F: Fn(CancellationToken, Arc<dyn RunOutput>) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<JsonText, ActionError>> + Send + 'static,
+    {
+        self.0.insert(name, Box::new(move |stop, output| function(stop, output).boxed()));
         self
     }
 }
@@ -75,7 +87,12 @@ impl ActionRunner for SystemRunner {
         "system"
     }
 
-    async fn run(&self, run: &LeasedRun, stop: &CancellationToken) -> Result<Option<JsonText>, ActionError> {
+    async fn run(
+        &self,
+        run: &LeasedRun,
+        stop: &CancellationToken,
+        output: &Arc<dyn RunOutput>,
+    ) -> Result<Option<JsonText>, ActionError> {
         let Action::System(action) = &run.action else {
             return Err(ActionError::Permanent("not an action of kind system".to_owned()));
         };
@@ -83,7 +100,7 @@ impl ActionRunner for SystemRunner {
         let unknown = || ActionError::retryable(format!("this replica knows no function {:?}", action.function));
         let function = self.0.0.get(action.function.as_str()).ok_or_else(unknown)?;
         // A function that has nothing to say leaves no result behind.
-        Ok(Some(function(stop.clone()).await?).filter(|result| *result != JsonText::null()))
+        Ok(Some(function(stop.clone(), output.clone()).await?).filter(|result| *result != JsonText::null()))
     }
 }
 
@@ -155,6 +172,7 @@ mod tests {
     use switchboard_model::task::Backoff;
 
     use super::*;
+    use crate::actions::{NoOutput, OutputSink as _};
 
     fn run_of(function: &str) -> LeasedRun {
         let at = "2027-01-01T00:00:00Z".parse().unwrap();
@@ -185,7 +203,10 @@ mod tests {
             .with("none", async |_| Err(ActionError::Permanent("nothing".to_owned())));
         let runner = SystemRunner::new(registry);
         let stop = CancellationToken::new();
-        let call = async |name: &str| runner.run(&run_of(name), &stop).await;
+        let call = async |name: &str| {
+            let run = run_of(name);
+            runner.run(&run, &stop, &NoOutput.begin(&run)).await
+        };
         assert_eq!(runner.kind(), run_of("one").action.kind());
         assert_eq!(call("one").await.unwrap().unwrap().as_str(), "1");
         assert_eq!(call("none").await, Err(ActionError::Permanent("nothing".to_owned())));

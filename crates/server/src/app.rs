@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
+use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher, Streams};
 use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
@@ -22,7 +22,7 @@ use switchboard_store_api::{Stores, WriteContext};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::actions::{EventRunner, HttpRunner, system_functions};
+use crate::actions::{EventRunner, HttpRunner, StreamedOutput, system_functions};
 use crate::config::{Config, TestClock};
 use crate::database::Database;
 use crate::keys::Keys;
@@ -94,12 +94,15 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
 
     let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
+    let (streams, stream_lanes) = Streams::new(Arc::clone(&stores.streams));
     start_test_clock(config, &stores).await?;
     let sealer = Arc::new(keys.sealing);
     let http =
         HttpRunner { outbound: outbound(config)?, webhooks: Arc::clone(&stores.webhooks), sealer: Arc::clone(&sealer) };
     let event = EventRunner(publisher.clone());
     let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
+    let output = StreamedOutput { streams: Arc::clone(&streams), instance: instance.clone() };
+    let scheduler = scheduler.with_output(Arc::new(output));
     let replay = scheduler.replay();
     let membership = NewInstance {
         id: instance.clone(),
@@ -113,6 +116,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
     let observers: Vec<Arc<dyn FeedObserver>> = vec![
         Arc::clone(&hub) as Arc<dyn FeedObserver>,
+        Arc::clone(&streams) as Arc<dyn FeedObserver>,
         Arc::new(SchedulerTicks(scheduler.observer())),
         Arc::clone(&membership) as Arc<dyn FeedObserver>,
     ];
@@ -128,6 +132,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
 
     trackers.core.spawn(feed.run(stop.core.clone()));
     trackers.core.spawn(lanes.run(stop.core.clone()));
+    trackers.core.spawn(stream_lanes.run(stop.core.clone()));
     trackers.core.spawn({
         let (membership, stop) = (Arc::clone(&membership), stop.core.clone());
         async move { membership.run(stop).await }
@@ -140,6 +145,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         stores: stores.clone(),
         hub: Arc::clone(&hub),
         publisher: publisher.clone(),
+        streams,
         pull,
         operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
         replay,

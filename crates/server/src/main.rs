@@ -63,6 +63,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Run(command) => commands::run(command).await,
         Command::Work(command) => commands::work(command).await,
         Command::Room(command) => commands::room(command).await,
+        Command::Stream(command) => commands::stream(command).await,
         Command::Publish(command) => commands::publish(command).await,
         Command::Tail(command) => commands::tail(command).await,
         Command::Fleet(command) => commands::fleet(command).await,

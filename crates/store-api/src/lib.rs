@@ -94,6 +94,8 @@ pub struct Stores {
     pub once: Arc<dyn OnceStore>,
     /// What applications have left in their own transactions.
     pub outbox: Arc<dyn OutboxStore>,
+    /// Streams and their chunks.
+    pub streams: Arc<dyn StreamStore>,
     /// The change feed.
     pub feed: Arc<dyn FeedStore>,
     /// The clock by which tasks become due.

@@ -2,12 +2,13 @@
 
 use async_trait::async_trait;
 use switchboard_model::ids::{Fence, RunId, StreamId};
+use switchboard_model::json_text::JsonText;
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::span::Span;
 use switchboard_model::stream::{NewStream, Stream, StreamAppend, StreamPage};
 
 use crate::StoreResult;
-use crate::context::{WriteContext, Written};
+use crate::context::{OnceRecord, WriteContext, Written};
 
 /// What opening a stream gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,14 @@ pub struct OpenedStream {
     pub stream: Stream,
     /// What its producer's appends carry.
     pub fence: Fence,
+}
+
+impl OpenedStream {
+    /// Makes what a once-key remembers: which stream, and its fence.
+    #[must_use]
+    pub fn record(&self) -> OnceRecord {
+        OnceRecord { result_id: self.stream.id.as_uuid(), result: JsonText::encode(&self.fence).ok() }
+    }
 }
 
 /// What adding chunks gave.
@@ -58,7 +67,8 @@ pub trait StreamStore: Send + Sync {
     /// fence does not.
     ///
     /// # Errors
-    /// Fails when the database does.
+    /// [`crate::StoreError::Fenced`] when a later attempt has opened the stream of the run; fails when the database
+    /// does.
     async fn open(&self, context: &WriteContext, stream: &NewStream) -> StoreResult<Written<OpenedStream>>;
 
     /// Adds chunks to many streams in one commit and returns one outcome for each, in order. Signals `StreamGrew` once
@@ -94,6 +104,7 @@ pub trait StreamStore: Send + Sync {
 
     /// Reads the chunks after number `after`, oldest first: at most `limit`, and about
     /// [`switchboard_model::stream::STREAM_PAGE_BYTES`] but at least one. The state and the chunks are of one moment.
+    /// A stream whose chunks are being deleted is not there any more.
     ///
     /// # Errors
     /// Fails when the database does.
@@ -106,7 +117,8 @@ pub trait StreamStore: Send + Sync {
     /// Fails when the database does.
     async fn interrupt(&self, limit: u32) -> StoreResult<u64>;
 
-    /// Deletes chunks and rows of streams that ended longer than `age` ago, about `limit` rows; returns how many.
+    /// Deletes streams that ended longer than `age` ago, at most `limit` of them and of their chunks; returns how many
+    /// of both.
     ///
     /// # Errors
     /// Fails when the database does.

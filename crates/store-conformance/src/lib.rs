@@ -47,6 +47,8 @@ mod runs;
 mod settings;
 mod signing;
 mod start_deadline;
+mod stream_races;
+mod streams;
 mod sweeps;
 mod tasks;
 mod tickets;
@@ -437,6 +439,32 @@ cases! { $
         sweep_forgets_unused_keys_only,
         replicas_together_allow_no_more_than_the_rate,
         replicas_take_several_keys_all_or_none,
+    }
+    streams {
+        an_opened_stream_reads_back_as_it_was_given,
+        a_repeated_opening_is_answered_with_the_same_fence,
+        chunks_come_back_byte_for_byte,
+        a_repeated_append_adds_nothing,
+        a_hole_is_refused,
+        an_end_comes_with_its_last_chunk_and_is_final,
+        a_new_producer_fences_the_old_one,
+        a_run_goes_on_where_its_last_attempt_stopped,
+        many_streams_are_written_in_one_commit,
+        pages_are_bounded_in_chunks_and_bytes,
+        what_is_too_large_is_refused_as_a_whole,
+        a_stop_reaches_the_producer,
+        a_silent_producer_is_lost,
+        growth_is_signalled_once_and_leases_not_at_all,
+        streams_are_listed_newest_first,
+        old_streams_are_deleted_in_batches,
+    }
+    stream_races {
+        of_two_producers_only_the_new_one_writes,
+        an_abandoned_append_is_repeated_without_a_trace,
+        readers_never_see_an_end_without_its_last_chunk,
+        batches_in_opposite_order_do_not_block_each_other,
+        equal_openings_of_a_run_agree_on_one_stream,
+        interrupters_and_late_appends_agree_on_one_end,
     }
     audit {
         an_entry_reads_back_as_it_was_written,

@@ -2,7 +2,7 @@
 //!
 //! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
 //! for a lock still sees what was before. Lock in one order everywhere: once-keys, users, sign-in sessions,
-//! tasks, runs by id, permit keys, rooms by id, rate limits by key. Leave a signal for every change in the
+//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key. Leave a signal for every change in the
 //! transaction that makes it.
 //!
 //! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
@@ -27,6 +27,7 @@ mod rooms;
 mod rows;
 mod runs;
 mod settings;
+mod streams;
 mod tasks;
 mod tickets;
 mod users;
@@ -55,6 +56,7 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),
         outbox: Arc::new(outbox::Outbox(Arc::clone(database))),
+        streams: Arc::new(streams::Streams(Arc::clone(database))),
         schedule_clock: database.schedule_clock.clone(),
         feed: Arc::new(feed::Feed(Arc::clone(database))),
         capabilities: Capabilities { allows_replicas: true, needs_instance_lease: true },

@@ -19,6 +19,7 @@ mod rooms;
 mod rows;
 mod runs;
 mod settings;
+mod streams;
 mod tasks;
 mod tickets;
 mod users;
@@ -114,6 +115,7 @@ fn stores(database: Arc<Database>) -> Stores {
         settings: database.clone(),
         once: database.clone(),
         outbox: database.clone(),
+        streams: database.clone(),
         schedule_clock: database.schedule_clock.clone(),
         feed: database,
         capabilities: Capabilities { allows_replicas: false, needs_instance_lease: false },

@@ -91,7 +91,10 @@ fn parsed<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> 
     convert(row, column, |text: &str| text.parse())
 }
 
-fn parsed_option<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> sqlx::Result<Option<T>> {
+pub(crate) fn parsed_option<T: FromStr<Err: Into<BoxDynError>>>(
+    row: &SqliteRow,
+    column: &str,
+) -> sqlx::Result<Option<T>> {
     convert(row, column, |text: Option<&str>| text.map(str::parse).transpose())
 }
 
@@ -107,11 +110,11 @@ fn json_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<JsonText>> 
     convert(row, column, |text: Option<String>| text.map(JsonText::parse).transpose())
 }
 
-fn time(row: &SqliteRow, column: &str) -> sqlx::Result<Timestamp> {
+pub(crate) fn time(row: &SqliteRow, column: &str) -> sqlx::Result<Timestamp> {
     convert(row, column, |micros: i64| Timestamp::from_timestamp_micros(micros).ok_or("instant out of range"))
 }
 
-fn time_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<Timestamp>> {
+pub(crate) fn time_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<Timestamp>> {
     convert(row, column, |micros: Option<i64>| {
         micros.map(|micros| Timestamp::from_timestamp_micros(micros).ok_or("instant out of range")).transpose()
     })

@@ -42,6 +42,17 @@ impl Hub {
             }
             outbox.begin(room, void_epoch());
         }
+        self.subscribe(session, &join, |joined| session.reply_ok(re, joined)).await
+    }
+
+    /// Subscribes to a room that the outbox has begun, and answers before the first event.
+    pub(super) async fn subscribe(
+        &self,
+        session: &Arc<Session>,
+        join: &Join,
+        answer: impl FnOnce(&Joined),
+    ) -> Result<(), ReplyError> {
+        let room = &join.room;
         let channel = self.enter(session, room);
         let head = self.read_head(room).await.map_err(|error| {
             self.leave(session, room);
@@ -49,7 +60,7 @@ impl Hub {
             ReplyError::new(ErrorCode::Unavailable, "the room cannot be read now; try again")
         })?;
         let (joined, cursor) = resume(&join.since, &head);
-        session.reply_ok(re, &joined);
+        answer(&joined);
         self.start(session, &channel, &head, cursor);
         Ok(())
     }
@@ -85,7 +96,7 @@ impl Hub {
         set_gauge("switchboard_realtime_rooms_joined", channels.len());
     }
 
-    async fn check_join(&self, session: &Session, room: &RoomName) -> Result<(), ReplyError> {
+    pub(super) async fn check_join(&self, session: &Session, room: &RoomName) -> Result<(), ReplyError> {
         let kind = if room.class() == RoomClass::Explicit {
             let found = self.rooms.find(room).await.map_err(|error| {
                 tracing::warn!(error = %error_chain(&error), "a room cannot be read");

@@ -4,6 +4,7 @@
 
 mod channel;
 mod join;
+mod listen;
 mod observe;
 mod revocation;
 
@@ -30,6 +31,7 @@ use tokio_util::task::TaskTracker;
 use crate::outbox::BehindRoom;
 use crate::session::{Session, SessionGuard, SessionIdentity};
 use channel::{Advance, Channel};
+pub use listen::Reach;
 use observe::Reconciliation;
 
 /// How many reads of the log go at the same time, so that 500 resuming sockets are not 500 readers.
@@ -99,15 +101,20 @@ impl Hub {
         };
         let session = Arc::new(Session::new(identity, hub));
         session.notice(&hello(&session));
-        let guard = SessionGuard(Arc::clone(&session));
+        let guard = self.register(&session);
+        self.enter_at_latest(&session, &user_room).await?;
+        Ok(guard)
+    }
+
+    fn register(&self, session: &Arc<Session>) -> SessionGuard {
+        let guard = SessionGuard(Arc::clone(session));
         let count = {
             let mut sessions = self.sessions.lock();
-            sessions.insert(session.id(), Arc::clone(&session));
+            sessions.insert(session.id(), Arc::clone(session));
             sessions.len()
         };
         set_gauge("switchboard_realtime_sessions", count);
-        self.enter_at_latest(&session, &user_room).await?;
-        Ok(guard)
+        guard
     }
 
     /// Forgets a session and leaves its rooms.

@@ -4,6 +4,7 @@
 
 mod bench;
 mod revocation;
+mod streams;
 
 use switchboard_model::json_text::JsonText;
 use switchboard_model::wire::frame::{NoticeFrame, ServerFrame};

@@ -23,6 +23,7 @@ use switchboard_scheduler::PullRequest;
 use switchboard_store_api::{FinishOutcome, RenewOutcome, Renewal, WorkerKind};
 use uuid::Uuid;
 
+use super::run_output;
 use super::runs::existing;
 use crate::access::Caller;
 use crate::error::ApiError;
@@ -54,7 +55,7 @@ impl Part for WorkedPool {
 
 /// A run of a pool on which the caller may work.
 #[derive(Debug)]
-pub(crate) struct WorkedRun(Run);
+pub(crate) struct WorkedRun(pub(super) Run);
 
 impl FromRequestParts<App> for WorkedRun {
     type Rejection = ApiError;
@@ -133,6 +134,7 @@ pub(crate) async fn heartbeat(
         Some(RenewOutcome::CancelRequested) => true,
         Some(RenewOutcome::Lost) | None => return Err(fenced()),
     };
+    run_output::keep(&app, &run).await?;
     Ok(Body(HeartbeatResponse { lease_until: now + lease.to_delta(), cancel_requested }))
 }
 
@@ -176,6 +178,10 @@ pub(crate) async fn release(
 async fn report(app: &AppState, run: &Run, fence: Fence, ending: Ending) -> ApiResult<Body<ReportResponse>> {
     // What a worker brings back is stored and shown, as what a replica brings back is.
     let ending = ending.redacted(&Redactor::default());
+    if run.fence == fence {
+        // Before the run ends: nobody is to find it ended and its output open.
+        run_output::end(app, run, &ending).await?;
+    }
     match app.pull.finish(&run.pool, Finish { id: run.id, fence, ending }).await? {
         FinishOutcome::Accepted(state) | FinishOutcome::Repeated(state) => Ok(Body(ReportResponse { state })),
         FinishOutcome::Fenced => Err(fenced()),
@@ -204,6 +210,6 @@ fn left(now: Timestamp, deadline: Timestamp) -> Span {
     Span::from_millis(u64::try_from((deadline - now).num_milliseconds()).unwrap_or(0))
 }
 
-fn fenced() -> ApiError {
+pub(super) fn fenced() -> ApiError {
     ApiError::new(ErrorCode::Fenced, "the lease was lost; stop, somebody else may execute the run now")
 }

@@ -103,7 +103,9 @@ fn errors_of(access: &Access) -> &'static [u16] {
         Access::Anonymous => &[],
         Access::Login => &[429],
         Access::Signature => &[401, 429],
-        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Publish | Access::Work => &[401, 403, 429],
+        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Stream(_) | Access::Publish | Access::Work => {
+            &[401, 403, 429]
+        }
     }
 }
 
@@ -115,7 +117,7 @@ fn security(access: &Access) -> Value {
         Access::Ticket => json!([{"ticket": []}, {"accessToken": []}]),
         Access::Signature => json!([{"webhookSignature": []}]),
         Access::SignedIn => with(&[]),
-        Access::Scope(scope) => with(&[&scope.to_string()]),
+        Access::Scope(scope) | Access::Stream(scope) => with(&[&scope.to_string()]),
         Access::Publish => with(&["publish:<room>"]),
         Access::Work => with(&["work:<pool>"]),
     }

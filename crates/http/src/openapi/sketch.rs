@@ -69,6 +69,18 @@ impl<'a> Sketch<'a> {
         self.success.push((Some(200), json!({"content": {media_type: {"schema": {"type": "string"}}}})));
     }
 
+    /// Notes that the answer that was noted last may also come as text of this type.
+    pub(crate) fn also_gives_text(&mut self, media_type: &str) {
+        if let Some((_, answer)) = self.success.last_mut() {
+            answer["content"][media_type] = json!({"schema": {"type": "string"}});
+        }
+    }
+
+    /// Notes an answer of success without a body.
+    pub(crate) fn gives_nothing(&mut self, status: StatusCode) {
+        self.success.push((Some(status.as_u16()), json!({})));
+    }
+
     fn gives(&mut self, status: Option<u16>, schema_of: SchemaOf) {
         let schema = self.schemas.answer(schema_of);
         self.success.push((status, json!({"content": {"application/json": {"schema": schema}}})));

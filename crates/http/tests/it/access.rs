@@ -63,6 +63,15 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/runs/{id}/finish", "work:"),
     ("POST", "/api/v1/runs/{id}/fail", "work:"),
     ("POST", "/api/v1/runs/{id}/release", "work:"),
+    ("POST", "/api/v1/runs/{id}/output", "work:"),
+    ("GET", "/api/v1/runs/{id}/output", "runs:read"),
+    ("POST", "/api/v1/streams", "streams:write"),
+    ("GET", "/api/v1/streams", "streams:read"),
+    ("GET", "/api/v1/streams/{id}", "streams:read, or the user of the stream"),
+    ("POST", "/api/v1/streams/{id}/chunks", "streams:write"),
+    ("GET", "/api/v1/streams/{id}/chunks", "streams:read, or the user of the stream"),
+    ("POST", "/api/v1/streams/{id}/close", "streams:write"),
+    ("POST", "/api/v1/streams/{id}/stop", "streams:write, or the user of the stream"),
     ("POST", "/api/v1/rooms", "rooms:write"),
     ("GET", "/api/v1/rooms", "rooms:read"),
     ("GET", "/api/v1/rooms/{name}", "rooms:read"),
@@ -70,6 +79,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/rooms/{name}/events", "publish:lobby"),
     ("GET", "/api/v1/rooms/{name}/events", "rooms:read"),
     ("POST", "/api/v1/users/{id}/events", "publish:user:0190a0b0-0000-7000-8000-000000000000"),
+    ("GET", "/api/v1/events", "signed in"),
     ("POST", "/api/v1/limits/{key}/take", "coordination:*"),
     ("GET", "/api/v1/instances", "admin"),
     ("GET", "/api/v1/settings/fleet", "admin"),
@@ -103,6 +113,7 @@ fn every_route_is_listed_with_what_it_asks_for() {
             Access::Ticket => "ticket".to_owned(),
             Access::Signature => "signature".to_owned(),
             Access::Scope(scope) => scope.to_string(),
+            Access::Stream(scope) => format!("{scope}, or the user of the stream"),
             Access::Publish | Access::Work => (*wanted).to_owned(),
         };
         assert_eq!(access, *wanted, "{}", route.path);
@@ -123,7 +134,14 @@ async fn refuses_strangers(replica: &Replica, method: &str, path: &str) {
 #[tokio::test]
 async fn every_route_refuses_callers_without_a_credential_and_without_the_scope() {
     let replica = Replica::boot().await;
-    let all = [Scope::TasksWrite, Scope::RunsWrite, Scope::RoomsWrite, Scope::Users, Scope::Publish(String::new())];
+    let all = [
+        Scope::TasksWrite,
+        Scope::RunsWrite,
+        Scope::RoomsWrite,
+        Scope::StreamsWrite,
+        Scope::Users,
+        Scope::Publish(String::new()),
+    ];
     let user = replica.token("ann", UserRole::User).await;
     for (method, path, wanted) in EXPECTED.iter().filter(|(_, path, _)| path.starts_with("/api/")) {
         let path = filled(path);
@@ -166,6 +184,8 @@ async fn routes_for_everybody_with_a_credential_give_each_only_their_own() {
         ("GET", "/api/v1/auth/sessions", "", 200, 403),
         ("DELETE", &session_of_bob, "", 404, 403),
         ("POST", "/api/v1/auth/password", &password, 204, 403),
+        // Without rooms there is nothing to listen to.
+        ("GET", "/api/v1/events", "", 400, 403),
     ];
     let covered: HashSet<_> = cases
         .iter()

@@ -20,6 +20,7 @@ mod probes;
 mod sign_in;
 mod silence;
 mod sockets;
+mod streams;
 mod tasks;
 mod tokens;
 mod triggers;

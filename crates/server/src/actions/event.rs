@@ -1,5 +1,7 @@
 //! The action that publishes an event.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use switchboard_events::Publisher;
 use switchboard_model::identity::Actor;
@@ -9,7 +11,7 @@ use switchboard_model::run::LeasedRun;
 use switchboard_model::task::Action;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::Published;
-use switchboard_scheduler::{ActionError, ActionRunner};
+use switchboard_scheduler::{ActionError, ActionRunner, RunOutput};
 use switchboard_store_api::AppendOutcome;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +25,12 @@ impl ActionRunner for EventRunner {
         "event"
     }
 
-    async fn run(&self, run: &LeasedRun, _stop: &CancellationToken) -> Result<Option<JsonText>, ActionError> {
+    async fn run(
+        &self,
+        run: &LeasedRun,
+        _stop: &CancellationToken,
+        _output: &Arc<dyn RunOutput>,
+    ) -> Result<Option<JsonText>, ActionError> {
         let Action::Event(action) = &run.action else {
             return Err(ActionError::Permanent("not an event action".to_owned()));
         };

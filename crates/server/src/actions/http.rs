@@ -16,7 +16,7 @@ use switchboard_model::run::LeasedRun;
 use switchboard_model::span::Span;
 use switchboard_model::task::{Action, HttpAction, HttpMethod};
 use switchboard_model::webhook_signature::{SignedDelivery, WebhookKey};
-use switchboard_scheduler::{ActionError, ActionRunner};
+use switchboard_scheduler::{ActionError, ActionRunner, RunOutput};
 use switchboard_store_api::WebhookStore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,12 @@ impl ActionRunner for HttpRunner {
         "http"
     }
 
-    async fn run(&self, run: &LeasedRun, stop: &CancellationToken) -> Result<Option<JsonText>, ActionError> {
+    async fn run(
+        &self,
+        run: &LeasedRun,
+        stop: &CancellationToken,
+        _output: &Arc<dyn RunOutput>,
+    ) -> Result<Option<JsonText>, ActionError> {
         let Action::Http(action) = &run.action else {
             return Err(ActionError::Permanent("not an http action".to_owned()));
         };

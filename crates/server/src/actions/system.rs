@@ -3,7 +3,7 @@
 #[cfg(debug_assertions)]
 use switchboard_model::json_text::JsonText;
 #[cfg(debug_assertions)]
-use switchboard_scheduler::ActionError;
+use switchboard_scheduler::{ActionError, RunOutput};
 use switchboard_scheduler::{HistoryAges, SystemRegistry};
 use switchboard_store_api::Stores;
 #[cfg(debug_assertions)]
@@ -16,7 +16,10 @@ pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegi
     let registry = registry
         .with("test.wait", |stop| until(stop, tokio::time::sleep(std::time::Duration::from_millis(1500))))
         .with("test.gate", |stop| until(stop, gate()))
-        .with("test.kill", kill);
+        .with("test.kill", kill)
+        .with_output("test.write", |_, output| write(output, Some(20)))
+        .with_output("test.write_on", |_, output| write(output, None))
+        .with_output("test.write_and_fail", write_and_fail);
     registry
 }
 
@@ -42,4 +45,26 @@ async fn gate() {
 #[cfg(debug_assertions)]
 async fn kill(_stop: CancellationToken) -> Result<JsonText, ActionError> {
     std::process::abort()
+}
+
+/// Writes a line every now and then, with characters of several bytes, for tests of the output; not in release builds.
+#[cfg(debug_assertions)]
+async fn write(output: std::sync::Arc<dyn RunOutput>, lines: Option<u32>) -> Result<JsonText, ActionError> {
+    let mut line = 0_u32;
+    while lines.is_none_or(|lines| line < lines) {
+        line += 1;
+        output.write(&format!("line {line} 🦀\n")).await;
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    Ok(JsonText::null())
+}
+
+/// Writes a line and fails; not in release builds.
+#[cfg(debug_assertions)]
+async fn write_and_fail(
+    _stop: CancellationToken,
+    output: std::sync::Arc<dyn RunOutput>,
+) -> Result<JsonText, ActionError> {
+    output.write("trying\n").await;
+    Err(ActionError::retryable("as asked"))
 }

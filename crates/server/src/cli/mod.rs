@@ -9,6 +9,7 @@ mod process;
 mod remote;
 mod room;
 mod run;
+mod stream;
 mod task;
 mod token;
 mod user;
@@ -28,6 +29,7 @@ pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
 pub(crate) use self::run::RunCommand;
+pub(crate) use self::stream::{Content, EndState, StreamCommand};
 pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand};
 pub(crate) use self::token::{KeyKind, TokenCommand};
 pub(crate) use self::user::{PasswordSource, UserCommand, UserRef};
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Work(RemoteCommand<WorkCommand>),
     /// Works with rooms and the events in them.
     Room(RemoteCommand<RoomCommand>),
+    /// Works with streams: text or bytes of one producer that many follow, to a known end.
+    Stream(RemoteCommand<StreamCommand>),
     /// Publishes an event to a room or a user.
     Publish(PublishCommand),
     /// Follows rooms over a socket and prints each event as it arrives.

@@ -34,6 +34,14 @@ pub(crate) enum RunCommand {
         /// Its id.
         id: RunId,
     },
+    /// Prints what a run writes as it comes, to the end of its attempt.
+    Output {
+        /// Its id.
+        id: RunId,
+        /// Only chunks after this number.
+        #[arg(long, value_name = "SEQ", default_value_t = 0)]
+        after: i64,
+    },
     /// Cancels a run, or asks whoever executes it to stop.
     Cancel {
         /// Its id.

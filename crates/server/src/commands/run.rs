@@ -4,13 +4,14 @@ use anyhow::Result;
 use switchboard_client::{Client, ClientError, RunQuery};
 use switchboard_model::ids::TaskId;
 use switchboard_model::run::{Run, RunState};
+use switchboard_model::stream::StreamContent;
 use switchboard_model::task::TaskRef;
 use switchboard_model::wire::bulk::{REDRIVE_RUNS, RedriveRequest, RedriveResponse};
 use switchboard_model::wire::rest::{CancelProgress, CancelResponse};
 
 use super::listing::collect;
 use super::task::id_of;
-use super::{Session, bulk, remotely};
+use super::{Session, bulk, remotely, stream};
 use crate::cli::{RemoteCommand, RunCommand};
 use crate::output::{maybe, time};
 
@@ -41,6 +42,9 @@ async fn obey(session: &Session, command: RunCommand) -> Result<()> {
         }
         RunCommand::Create { file } => bulk::trigger_runs(session, &file).await,
         RunCommand::Get { id } => form.one(&client.get_run(id).await?),
+        RunCommand::Output { id, after } => {
+            stream::print(*form, StreamContent::Text, client.follow_output(id, after)).await
+        }
         RunCommand::Cancel { id } => {
             let outcome = client.cancel_run(id).await?;
             let sentence = match outcome {

@@ -202,7 +202,7 @@ async fn wait(change: &mut Change, id: RunId, wanted: Wanted) -> DbResult<()> {
 }
 
 /// Takes fences and returns the first.
-pub(super) async fn next_fences(change: &mut Change, count: usize) -> DbResult<i64> {
+pub(crate) async fn next_fences(change: &mut Change, count: usize) -> DbResult<i64> {
     let first = sqlx::query_scalar(
         "-- fences.next
         UPDATE fences SET last = last + ?1 RETURNING last - ?1 + 1",

@@ -4,7 +4,7 @@ mod cancel;
 mod dedupe;
 mod finish;
 mod insert;
-mod lease;
+pub(crate) mod lease;
 mod permits;
 mod promote;
 mod recover;
