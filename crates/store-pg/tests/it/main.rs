@@ -12,6 +12,7 @@ mod migrations;
 mod news;
 mod outbox;
 mod pooled;
+mod proxied;
 mod publish;
 mod sweeps;
 mod waits;
