@@ -258,9 +258,23 @@ impl Listener {
             // A connection that is lost must be seen, not silently made again.
             listener.eager_reconnect(false);
             listener.listen(CHANNEL).await?;
+            self.prove(&mut listener).await?;
             Ok(listener)
         })
         .await
+    }
+
+    /// Waits for an echo: a pooler may take LISTEN and deliver nothing.
+    async fn prove(&self, listener: &mut PgListener) -> Result<(), sqlx::Error> {
+        let sign = format!("{} listens", self.instance);
+        sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(&sign).execute(&mut *listener).await?;
+        while let Some(hint) = listener.try_recv().await? {
+            // What others have sent meanwhile is read by the first tick.
+            if hint.payload() == sign {
+                return Ok(());
+            }
+        }
+        Err(sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into()))
     }
 
     /// Passes on the hints of other replicas, and returns why the connection was lost.
