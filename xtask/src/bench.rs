@@ -19,6 +19,12 @@ enum Subject {
     Backlog,
     /// What 100,000 tasks cost while none is due.
     Idle,
+    /// Events from 64 publishers on one replica to a socket on another.
+    Bus,
+    /// One event to 5,000 sockets, and what an idle socket costs.
+    Fanout,
+    /// What the hints of the bus cost the commits of another application.
+    Tax,
 }
 
 /// What `bench` measures, and how it tells.
@@ -43,6 +49,9 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<()> {
         Subject::Fire => "fire",
         Subject::Backlog => "backlog",
         Subject::Idle => "idle",
+        Subject::Bus => "bus",
+        Subject::Fanout => "fanout",
+        Subject::Tax => "tax",
     };
     let server = ["build", "--release", "--package", "switchboard-server"];
     run::cargo(root, &server)?;

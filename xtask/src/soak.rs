@@ -12,6 +12,9 @@ use crate::run;
 enum Subject {
     /// Whether refused sign-ins differ in time, and how fast a disabled user is out on every replica.
     SignIn,
+    /// Whether every client sees every event once and in order beside cut sockets, killed replicas and lost listeners,
+    /// with NOTIFY and without.
+    Realtime,
     /// Whether connections that are cut at random statements of the scheduler lose or double anything.
     Cuts,
 }
@@ -25,7 +28,10 @@ pub(crate) struct SoakOptions {
     /// How many connections are cut.
     #[arg(long, default_value_t = 500)]
     trials: u64,
-    /// The seed that a failed soak of cuts has printed.
+    /// How many minutes the realtime load lasts, twice.
+    #[arg(long, default_value_t = 10)]
+    minutes: u64,
+    /// The seed that a failed soak has printed.
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -33,20 +39,25 @@ pub(crate) struct SoakOptions {
 /// Runs the soak; fails when a bound did not hold.
 pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
     match options.subject {
-        Subject::SignIn => sign_in(root),
+        Subject::SignIn => program(root, "sign-in", &[]),
+        Subject::Realtime => {
+            // Without a seed each soak draws other faults.
+            let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
+            program(root, "realtime", &[options.minutes.to_string(), seed.to_string()])
+        }
         Subject::Cuts => cuts(root, options),
     }
 }
 
-fn sign_in(root: &Path) -> anyhow::Result<()> {
+/// Builds the server and runs the program that soaks it.
+fn program(root: &Path, subject: &str, arguments: &[String]) -> anyhow::Result<()> {
     let build = ["build", "--package", "switchboard-server", "--package", "switchboard-testkit"];
     run::cargo(root, &build)?;
     let server = run::target_folder()?.join("debug/switchboard");
     let server = server.to_string_lossy();
-    run::cargo(
-        root,
-        &["run", "--package", "switchboard-testkit", "--bin", "switchboard-soak", "--", "sign-in", &server],
-    )
+    let program = ["run", "--package", "switchboard-testkit", "--bin", "switchboard-soak", "--", subject, &server];
+    let arguments: Vec<&str> = program.into_iter().chain(arguments.iter().map(String::as_str)).collect();
+    run::cargo(root, &arguments)
 }
 
 /// The test itself, with more trials.

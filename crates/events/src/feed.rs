@@ -1,7 +1,7 @@
 //! The feed reader: the one loop of a replica that asks the database what changed.
 //!
-//! It ticks once a second, at once on a hint, and four times a second while hints cannot arrive. It
-//! knows nothing of what the signals mean: observers do.
+//! It ticks once a second, at once on a hint, and four times a second while hints cannot arrive; what hints carry it
+//! passes on beside that. It knows nothing of what signals and news mean: observers do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rand::Rng as _;
 use switchboard_model::feed::{FeedCursor, ListenerMode, Tick, TickRequest};
-use switchboard_store_api::{FeedStore, HintReceiver, StoreError, StoreResult};
+use switchboard_store_api::{FeedStore, HintReceiver, News, StoreError, StoreResult};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,9 @@ const TICK_PATIENCE: Duration = Duration::from_secs(10);
 pub trait FeedObserver: Send + Sync {
     /// Takes note of a tick.
     fn observe(&self, tick: &Tick);
+
+    /// Takes note of news, which a tick may bring, too, before or after.
+    fn hear(&self, _news: &News) {}
 }
 
 /// How the feed is doing, for probes and metrics.
@@ -77,14 +80,27 @@ impl Feed {
     }
 
     /// Reads the feed until `stop`.
-    pub async fn run(mut self, stop: CancellationToken) {
+    pub async fn run(self, stop: CancellationToken) {
+        stop.run_until_cancelled(async { tokio::join!(self.listen(), self.read()) }).await;
+    }
+
+    /// Passes news on, also while a tick is on its way.
+    async fn listen(&self) {
+        let mut news = self.hints.news();
+        loop {
+            let news = news.next().await;
+            for observer in &self.observers {
+                observer.hear(&news);
+            }
+        }
+    }
+
+    async fn read(&self) {
+        let mut hints = self.hints.clone();
         let mut cursor: Option<FeedCursor> = None;
         let mut is_failing = false;
         loop {
-            let result = tokio::select! {
-                () = stop.cancelled() => return,
-                result = self.tick(cursor.as_ref()) => result,
-            };
+            let result = self.tick(cursor.as_ref()).await;
             is_failing = self.note(&result, is_failing);
             if let Ok(tick) = result {
                 for observer in &self.observers {
@@ -93,13 +109,12 @@ impl Feed {
                 // Only now: a signal that was not handed over is read again.
                 cursor = Some(tick.cursor);
             }
-            let mode = self.hints.mode();
+            let mode = hints.mode();
             self.status.0.lock().mode = mode;
             let pause = if mode == ListenerMode::Polling || is_failing { PERIOD_WITHOUT_HINTS } else { PERIOD };
             // A hint that came while the tick ran is still pending here, so none is lost.
             tokio::select! {
-                () = stop.cancelled() => return,
-                () = self.hints.changed() => {}
+                () = hints.changed() => {}
                 () = tokio::time::sleep(with_jitter(pause)) => {}
             }
             if is_failing {

@@ -6,6 +6,7 @@
 mod access;
 mod feed;
 mod hub;
+mod lane;
 mod operations;
 mod outbox;
 mod publisher;
@@ -32,6 +33,7 @@ pub fn describe_metrics() {
     metrics::counter!("switchboard_feed_signals_total").absolute(0);
     metrics::counter!("switchboard_feed_missed_total").absolute(0);
     metrics::counter!("switchboard_realtime_events_appended_total").absolute(0);
+    metrics::counter!("switchboard_realtime_rooms_busy_total").absolute(0);
     metrics::counter!("switchboard_realtime_events_delivered_total").absolute(0);
     metrics::counter!("switchboard_realtime_ephemeral_dropped_total").absolute(0);
     metrics::counter!("switchboard_realtime_catch_ups_total").absolute(0);

@@ -1,12 +1,11 @@
 //! The publisher: every event of a replica goes through it, those without a once-key through its lanes.
 //!
-//! Durable events are appended with natural batching: while one batch commits, the next one gathers,
-//! so that many publishers share a commit and a single one waits for nothing. Ephemeral events travel
-//! in the change feed. A full lane makes publishers wait; nothing is dropped.
+//! Durable events are appended by a lane of their own (`lane.rs`). Ephemeral events are served here and travel to
+//! the other replicas by hints or the change feed. A full lane makes publishers wait; nothing is dropped.
 
 use std::sync::Arc;
 
-use switchboard_model::feed::{Signal, SignalKind};
+use switchboard_model::feed::Signal;
 use switchboard_model::identity::{EventName, RoomName};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{MessageId, NewEvent, RoomClass};
@@ -19,12 +18,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::feed::error_chain;
 use crate::hub::Hub;
+use crate::lane::{DurableJob, DurableLane};
 
 /// How many publishes wait for a batch before further ones wait for room.
-const LANE_JOBS: usize = 1024;
+pub(crate) const LANE_JOBS: usize = 1024;
 
 /// The most events of one commit.
-const BATCH_EVENTS: usize = 512;
+pub(crate) const BATCH_EVENTS: usize = 512;
 
 /// How often a batch that collided with another is tried again.
 const CONFLICT_TRIES: u32 = 5;
@@ -69,11 +69,6 @@ impl EphemeralEvent {
     }
 }
 
-struct DurableJob {
-    events: Vec<NewEvent>,
-    reply: oneshot::Sender<Result<Vec<AppendOutcome>, PublishError>>,
-}
-
 struct EphemeralJob {
     event: EphemeralEvent,
     reply: oneshot::Sender<Result<(), PublishError>>,
@@ -90,9 +85,8 @@ pub struct Publisher {
 
 /// The working side of a [`Publisher`].
 pub struct PublisherLanes {
-    durable: mpsc::Receiver<DurableJob>,
+    durable: DurableLane,
     ephemeral: mpsc::Receiver<EphemeralJob>,
-    rooms: Arc<dyn RoomStore>,
     feed: Arc<dyn FeedStore>,
     hub: Arc<Hub>,
 }
@@ -104,7 +98,8 @@ impl Publisher {
         let (durable, durable_jobs) = mpsc::channel(LANE_JOBS);
         let (ephemeral, ephemeral_jobs) = mpsc::channel(LANE_JOBS);
         let publisher = Self { durable, ephemeral, rooms: Arc::clone(&rooms), hub: Arc::clone(&hub) };
-        (publisher, PublisherLanes { durable: durable_jobs, ephemeral: ephemeral_jobs, rooms, feed, hub })
+        let lane = DurableLane::new(durable_jobs, rooms, Arc::clone(&hub));
+        (publisher, PublisherLanes { durable: lane, ephemeral: ephemeral_jobs, feed, hub })
     }
 
     /// Appends one event and returns what became of it.
@@ -116,7 +111,7 @@ impl Publisher {
         outcomes.into_iter().next().ok_or(PublishError::Stopped)
     }
 
-    /// Appends events in order, in one commit, and returns what became of each.
+    /// Appends events in order, those of one room in one commit, and returns what became of each.
     ///
     /// # Errors
     /// [`PublishError`] when the outcome is unknown or nothing was done.
@@ -158,10 +153,30 @@ impl Publisher {
         }
     }
 
+    /// Hands the events of each room over as one job, so that a busy room delays no other.
     async fn append(&self, events: Vec<NewEvent>) -> Result<Vec<AppendOutcome>, PublishError> {
-        let (reply, answer) = oneshot::channel();
-        self.durable.send(DurableJob { events, reply }).await.map_err(|_| PublishError::Stopped)?;
-        answer.await.map_err(|_| PublishError::Stopped)?
+        let mut by_room: Vec<(RoomName, Vec<usize>, Vec<NewEvent>)> = Vec::new();
+        for (place, event) in events.into_iter().enumerate() {
+            match by_room.iter_mut().find(|(room, ..)| *room == event.room) {
+                Some((_, places, events)) => {
+                    places.push(place);
+                    events.push(event);
+                }
+                None => by_room.push((event.room.clone(), vec![place], vec![event])),
+            }
+        }
+        let mut answers = Vec::with_capacity(by_room.len());
+        for (room, places, events) in by_room {
+            let (reply, answer) = oneshot::channel();
+            self.durable.send(DurableJob { room, events, reply }).await.map_err(|_| PublishError::Stopped)?;
+            answers.push((places, answer));
+        }
+        let mut outcomes = Vec::new();
+        for (places, answer) in answers {
+            outcomes.extend(places.into_iter().zip(answer.await.map_err(|_| PublishError::Stopped)??));
+        }
+        outcomes.sort_unstable_by_key(|(place, _)| *place);
+        Ok(outcomes.into_iter().map(|(_, outcome)| outcome).collect())
     }
 
     /// Sends an event to whoever is connected, on any replica; the inner error refuses the event.
@@ -203,78 +218,19 @@ impl Oversized {
 impl PublisherLanes {
     /// Works until `stop`, then finishes what was already handed over.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { durable, ephemeral, rooms, feed, hub } = self;
-        tokio::join!(
-            run_lane(durable, &stop, |jobs| append_jobs(&*rooms, &hub, jobs), |job| job.events.len()),
-            run_lane(ephemeral, &stop, |jobs| emit_jobs(&*feed, &hub, jobs), |_| 1),
-        );
-    }
-}
-
-/// Gathers jobs while the previous batch is worked on. After `stop`, works off what is queued.
-async fn run_lane<J, F: Future<Output = ()>>(
-    mut jobs: mpsc::Receiver<J>,
-    stop: &CancellationToken,
-    work: impl Fn(Vec<J>) -> F,
-    weight: impl Fn(&J) -> usize,
-) {
-    loop {
-        let first = tokio::select! {
-            biased;
-            job = jobs.recv() => job,
-            () = stop.cancelled() => {
-                jobs.close();
-                jobs.recv().await
-            }
-        };
-        let Some(first) = first else { return };
-        let mut total = weight(&first);
-        let mut batch = vec![first];
-        while total < BATCH_EVENTS {
-            let Ok(job) = jobs.try_recv() else { break };
-            total += weight(&job);
-            batch.push(job);
-        }
-        work(batch).await;
-    }
-}
-
-async fn append_jobs(rooms: &dyn RoomStore, hub: &Arc<Hub>, jobs: Vec<DurableJob>) {
-    let mut events = Vec::new();
-    let mut waiting = Vec::with_capacity(jobs.len());
-    for job in jobs {
-        waiting.push((job.events.len(), job.reply));
-        events.extend(job.events);
-    }
-    match with_retry(|| rooms.append(&events)).await {
-        Ok(outcomes) => {
-            let mut outcomes = outcomes.into_iter().zip(events).map(|(outcome, event)| {
-                tell(hub, &event.room, &outcome);
-                outcome
-            });
-            for (count, reply) in waiting {
-                // A caller that went away does not need its answer.
-                let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
-            }
-        }
-        Err(error) => {
-            let error = store_failed(error);
-            for (_, reply) in waiting {
-                let _ = reply.send(Err(error.clone()));
-            }
-        }
+        tokio::join!(self.durable.run(&stop), run_ephemeral(self.ephemeral, &*self.feed, &self.hub, &stop));
     }
 }
 
 /// Tells the sessions of this replica of an event that was stored, before the change feed does.
-fn tell(hub: &Hub, room: &RoomName, outcome: &AppendOutcome) {
+pub(crate) fn tell(hub: &Hub, room: &RoomName, outcome: &AppendOutcome) {
     if let AppendOutcome::Appended { position, event } = outcome {
         metrics::counter!("switchboard_realtime_events_appended_total").increment(1);
-        hub.appended(room, position, event);
+        hub.appended(room, &position.epoch, event);
     }
 }
 
-fn store_failed(error: StoreError) -> PublishError {
+pub(crate) fn store_failed(error: StoreError) -> PublishError {
     tracing::warn!(error = %error_chain(&error), "a batch of events could not be stored");
     PublishError::Store(Arc::new(error))
 }
@@ -292,20 +248,40 @@ pub(crate) async fn with_retry<T, F: Future<Output = Result<T, StoreError>>>(
     }
 }
 
-async fn emit_jobs(feed: &dyn FeedStore, hub: &Hub, jobs: Vec<EphemeralJob>) {
-    let (events, replies): (Vec<_>, Vec<_>) = jobs.into_iter().map(|job| (job.event, job.reply)).unzip();
-    // Before the first tick nobody is connected who could see the time.
-    let now_ms = hub.now().map_or(0, |now| now.timestamp_millis());
-    let signals: Vec<Signal> = events.into_iter().filter_map(|event| ephemeral_signal(event, now_ms)).collect();
-    let result = feed.emit(&signals).await.map_err(Arc::new);
-    for reply in replies {
-        let _ = reply.send(result.clone().map_err(PublishError::Store));
+/// Sends events in batches: the next one gathers while the previous one is on its way. After `stop`, works off what is
+/// queued.
+async fn run_ephemeral(
+    mut jobs: mpsc::Receiver<EphemeralJob>,
+    feed: &dyn FeedStore,
+    hub: &Hub,
+    stop: &CancellationToken,
+) {
+    loop {
+        let first = tokio::select! {
+            biased;
+            job = jobs.recv() => job,
+            () = stop.cancelled() => {
+                jobs.close();
+                jobs.recv().await
+            }
+        };
+        let Some(first) = first else { return };
+        let more = std::iter::from_fn(|| jobs.try_recv().ok());
+        let (events, replies): (Vec<_>, Vec<_>) =
+            std::iter::once(first).chain(more).take(BATCH_EVENTS).map(|job| (job.event, job.reply)).unzip();
+        // Before the first tick nobody is connected who could see the time.
+        let now_ms = hub.now().map_or(0, |now| now.timestamp_millis());
+        let signals: Vec<Signal> = events.into_iter().filter_map(|event| serve(hub, event, now_ms)).collect();
+        let result = feed.broadcast(&signals).await.map_err(Arc::new);
+        for reply in replies {
+            let _ = reply.send(result.clone().map_err(PublishError::Store));
+        }
     }
 }
 
-/// Writes the frame as clients will see it into the body of a signal; every replica passes it on as it is.
-fn ephemeral_signal(event: EphemeralEvent, now_ms: i64) -> Option<Signal> {
-    let key = event.room.as_str().to_owned();
+/// Writes the frame as clients will see it, gives it to those of this replica, and returns the signal for the others,
+/// which pass it on as it is.
+fn serve(hub: &Hub, event: EphemeralEvent, now_ms: i64) -> Option<Signal> {
     let frame = EventFrame {
         event: event.event,
         room: event.room,
@@ -316,5 +292,5 @@ fn ephemeral_signal(event: EphemeralEvent, now_ms: i64) -> Option<Signal> {
         epoch: None,
     };
     let body = JsonText::encode(&frame).ok()?;
-    Some(Signal { kind: SignalKind::Ephemeral, key, pos: 0, body: Some(body) })
+    Some(hub.serve_ephemeral(&frame.room, body))
 }

@@ -147,6 +147,10 @@ mod tests {
             Ok(())
         }
 
+        async fn broadcast(&self, _: &[Signal]) -> StoreResult<()> {
+            Ok(())
+        }
+
         async fn sweep(&self, _: u32) -> StoreResult<u64> {
             Ok(0)
         }

@@ -2,17 +2,20 @@
 
 use crate::Timestamp;
 use crate::json_text::JsonText;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// What a signal says has changed, and what its key names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SignalKind {
     /// A room has new events up to `pos`; the key is the room name.
     RoomEvents,
     /// A room was created, edited or deleted; the key is the room name.
     RoomChanged,
-    /// An event that is not stored; the key is the room name and the body the event.
+    /// An event that is not stored; the key is the room name, the body the event, and `pos` the number of the hub that
+    /// has served its own sessions already.
     Ephemeral,
     /// A pool has queued runs; the key is the pool name.
     PoolQueued,
@@ -117,7 +120,7 @@ impl FromStr for SignalKind {
 }
 
 /// One changed thing.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Signal {
     /// What has changed.
     pub kind: SignalKind,

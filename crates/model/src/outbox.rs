@@ -10,9 +10,9 @@ use crate::Timestamp;
 pub struct FailedEntry {
     /// The place of the entry among all entries.
     pub id: i64,
-    /// What it was: `trigger`.
+    /// What it was: `trigger` or `publish`.
     pub kind: String,
-    /// What it was about: the name of a task.
+    /// What it was about: the name of a task or of a room.
     pub subject: String,
     /// Why it could not take effect.
     pub error: String,

@@ -30,6 +30,14 @@ pub trait FeedStore: Send + Sync {
     /// Fails when the database does.
     async fn emit(&self, signals: &[Signal]) -> StoreResult<()>;
 
+    /// Tells the other replicas of signals that may be lost on the way, each the quickest way there is: by hints that
+    /// carry them, or else as [`FeedStore::emit`] does. Whoever reads the feed here need not see them, so the caller
+    /// serves its own replica itself and marks what it sends.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn broadcast(&self, signals: &[Signal]) -> StoreResult<()>;
+
     /// Deletes up to `limit` signals that every reader has had a minute to read.
     ///
     /// # Errors

@@ -41,7 +41,7 @@ pub use connections::{ConnectOutcome, ConnectionStore};
 pub use context::{AuditEntry, OnceClaim, OnceRecord, WriteContext, Written};
 pub use error::{StoreError, StoreResult};
 pub use feed::FeedStore;
-pub use hint::{HintReceiver, HintSender, HintState, hint_channel};
+pub use hint::{HintReceiver, HintSender, HintState, News, NewsReceiver, hint_channel};
 pub use instances::InstanceStore;
 pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;

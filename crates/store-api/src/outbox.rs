@@ -18,15 +18,27 @@ pub struct RelayReport {
     pub more: bool,
 }
 
+impl RelayReport {
+    /// Adds what relaying others did.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            applied: self.applied + other.applied,
+            failed: self.failed + other.failed,
+            more: self.more || other.more,
+        }
+    }
+}
+
 /// What applications have left. On a database that no application shares it is always empty.
 #[async_trait]
 pub trait OutboxStore: Send + Sync {
-    /// Takes up to `limit` entries in the order in which they were left, and lets each take effect in the same
-    /// transaction; entries that another replica is relaying are passed over. One that cannot take effect is kept with
-    /// its error and does not stop the others.
+    /// Takes up to `limit` triggers and as many events, each in the order in which they were left, and lets each take
+    /// effect in the transaction that takes it; entries that another replica is relaying are passed over. One that
+    /// cannot take effect is kept with its error and does not stop the others.
     ///
     /// # Errors
-    /// Fails when the database does; then nothing was relayed.
+    /// Fails when the database does; what was relayed before stays.
     async fn relay(&self, limit: u32) -> StoreResult<RelayReport>;
 
     /// Lists the entries that could not take effect, newest first.

@@ -91,6 +91,15 @@ pub trait RoomStore: Send + Sync {
     /// a repetition with the same given message ids is safe.
     async fn append(&self, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>>;
 
+    /// Appends as [`RoomStore::append`] does, but waits for no room that somebody else holds: the events of such a room
+    /// are left alone, all of them, and have no outcome.
+    ///
+    /// # Errors
+    /// As [`RoomStore::append`].
+    async fn append_unless_busy(&self, events: &[NewEvent]) -> StoreResult<Vec<Option<AppendOutcome>>> {
+        Ok(self.append(events).await?.into_iter().map(Some).collect())
+    }
+
     /// Appends a batch as [`RoomStore::append`] does, under the once-key of `context` and with its audit entry,
     /// in one commit. The once-key remembers what `answer` makes of the outcomes. It is kept unless every event of
     /// the batch was refused; a batch without events keeps it too.

@@ -10,7 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind};
 use switchboard_model::ids::InstanceId;
-use switchboard_store_api::{ScheduleClock, StoreResult, Stores};
+use switchboard_store_api::{News, ScheduleClock, StoreResult, Stores};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -182,7 +182,7 @@ impl Database {
         work.acquire().await.map_err(|error| OpenError::Connect(error.into()))?;
         let begin = if options.pooled { BEGIN_POOLED } else { BEGIN };
         let schedule_clock = options.schedule_clock.clone();
-        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(), tracker, schedule_clock })
+        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(options), tracker, schedule_clock })
     }
 
     /// Takes a connection for a single statement.
@@ -222,7 +222,7 @@ impl Database {
         let mut inner = self.link(pool).await?;
         inner.begin(self.begin).await.map_err(fault)?;
         let (hints, schedule_clock) = (self.hints.clone(), self.schedule_clock.clone());
-        Ok(Tx { inner, hints, schedule_clock, signals: Vec::new(), has_signalled: false })
+        Ok(Tx { inner, hints, schedule_clock, signals: Vec::new(), has_signalled: false, news: Vec::new() })
     }
 }
 
@@ -290,6 +290,7 @@ pub(crate) struct Tx {
     schedule_clock: ScheduleClock,
     signals: Vec<Signal>,
     has_signalled: bool,
+    news: Vec<News>,
 }
 
 impl Tx {
@@ -304,6 +305,12 @@ impl Tx {
     /// Notes that a statement of this transaction has written signals itself.
     pub(crate) fn has_signalled(&mut self) {
         self.has_signalled = true;
+    }
+
+    /// Notes an event that this transaction appends, with its signal: other replicas are told of it by a hint. Whoever
+    /// appends tells its own replica.
+    pub(crate) fn tell(&mut self, news: News) {
+        self.news.push(news);
     }
 
     /// Reads database time, after any lock that this transaction had to wait for.
@@ -329,6 +336,7 @@ impl Tx {
             self.has_signalled = true;
         }
         self.inner.commit().await.map_err(fault)?;
+        self.hints.tell(&self.news);
         if self.has_signalled {
             self.hints.raise();
         }

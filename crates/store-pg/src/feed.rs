@@ -28,6 +28,7 @@ impl FeedStore for Feed {
             self.begin_life().await?;
             row = self.read(None, request).await?;
         }
+        self.0.hints.count_replicas(row.replicas);
         let mut tick = Tick::try_from(row)?;
         let NextDue { task, scheduled_run, start_by, .. } = &mut tick.next;
         for at in [task, scheduled_run, start_by] {
@@ -61,6 +62,12 @@ impl FeedStore for Feed {
         insert(&mut tx, signals).await?;
         tx.has_signalled();
         tx.commit().await
+    }
+
+    #[tracing::instrument(name = "db.feed.broadcast", level = "debug", skip_all)]
+    async fn broadcast(&self, signals: &[Signal]) -> StoreResult<()> {
+        let left = self.0.hints.broadcast(signals);
+        self.emit(&left).await
     }
 
     #[tracing::instrument(name = "db.feed.sweep", level = "debug", skip_all)]
@@ -162,6 +169,7 @@ impl Feed {
                     (SELECT lease_until FROM switchboard.runs WHERE state = 'running'
                      ORDER BY lease_until LIMIT 1) AS lease,
                     (SELECT min(expires_at) FROM switchboard.instances) AS instance,
+                    (SELECT count(*) FROM switchboard.instances) AS replicas,
                     (SELECT leaves_at FROM switchboard.presence WHERE leaves_at IS NOT NULL
                      ORDER BY leaves_at LIMIT 1) AS presence,
                     least((SELECT offer_until FROM switchboard.calls
@@ -323,6 +331,7 @@ struct TickRow {
     start_by: Option<Timestamp>,
     lease: Option<Timestamp>,
     instance: Option<Timestamp>,
+    replicas: i64,
     presence: Option<Timestamp>,
     call: Option<Timestamp>,
     stream: Option<Timestamp>,

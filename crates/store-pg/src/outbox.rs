@@ -1,7 +1,10 @@
 //! The outbox: what applications have left in their transactions takes effect here.
 //!
-//! The relay takes entries in one transaction with what they bring about, so that each takes effect exactly once. It
-//! locks the entries first and passes over those of another relay, then makes their runs as any trigger does.
+//! The relay takes entries in one transaction with what they bring about, so that each takes effect exactly once. Of
+//! triggers it locks the entries first and passes over those of another relay, then makes their runs as any trigger
+//! does. Of events it locks the rooms ([`events`]).
+
+mod events;
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -30,11 +33,10 @@ pub(crate) struct Outbox(pub(crate) Arc<Database>);
 impl OutboxStore for Outbox {
     #[tracing::instrument(name = "db.outbox.relay", level = "debug", skip_all)]
     async fn relay(&self, limit: u32) -> StoreResult<RelayReport> {
-        match twice(|| relay(&self.0, limit, Care::Batch)).await {
-            // A statement failed, and with it the transaction: this time an entry takes no other along.
-            Err(error) if !error.is_transient() => twice(|| relay(&self.0, limit, Care::Each)).await,
-            outcome => outcome,
-        }
+        let runs = with_care(|care| relay(&self.0, limit, care)).await;
+        // Whatever is in the way of a trigger is in the way of no event.
+        let events = with_care(|care| events::relay(&self.0, limit, care)).await;
+        Ok(runs?.and(events?))
     }
 
     #[tracing::instrument(name = "db.outbox.failed", level = "debug", skip_all)]
@@ -88,6 +90,16 @@ enum Care {
     Each,
 }
 
+async fn with_care<F: Future<Output = StoreResult<RelayReport>>>(
+    relay: impl Fn(Care) -> F,
+) -> StoreResult<RelayReport> {
+    match twice(|| relay(Care::Batch)).await {
+        // A statement failed, and with it the transaction: this time an entry takes no other along.
+        Err(error) if !error.is_transient() => twice(|| relay(Care::Each)).await,
+        outcome => outcome,
+    }
+}
+
 async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> StoreResult<RelayReport> {
     let mut tx = database.begin().await?;
     let entries = take(&mut tx, limit).await?;
@@ -102,8 +114,12 @@ async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> StoreResult<
     fail_point::hit(FailPoint::BeforeTriggerCommit);
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterTriggerCommit);
-    let taken = entries.len() as u64;
-    Ok(RelayReport { applied: taken - failed, failed, more: taken >= u64::from(limit) })
+    Ok(report(entries.len(), failed, limit))
+}
+
+fn report(taken: usize, failed: u64, limit: u32) -> RelayReport {
+    let taken = taken as u64;
+    RelayReport { applied: taken - failed, failed, more: taken >= u64::from(limit) }
 }
 
 #[derive(sqlx::FromRow)]
@@ -116,12 +132,12 @@ struct Entry {
     dedupe_key: Option<String>,
 }
 
-/// Locks the oldest entries that nobody else is relaying.
+/// Locks the oldest entries that nobody else is relaying, events aside.
 async fn take(tx: &mut Tx, limit: u32) -> StoreResult<Vec<Entry>> {
     sqlx::query_as(
         "-- outbox.take
          SELECT id, kind, task_id, run_id, input, dedupe_key FROM switchboard.outbox
-         ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED",
+         WHERE kind <> 'publish' ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED",
     )
     .bind(i64::from(limit))
     .fetch_all(&mut **tx)
@@ -157,17 +173,28 @@ async fn apply(tx: &mut Tx, entries: &[Entry], care: Care) -> StoreResult<u64> {
             }
         }
     }
-    remove(tx, entries, &failures).await?;
+    remove(tx, entries.iter().map(|entry| entry.id), &failures).await?;
     Ok(failures.len() as u64)
 }
 
 /// Makes a run, and leaves the transaction as it was where that fails.
 async fn place_or_undo(tx: &mut Tx, run: NewRun) -> StoreResult<TriggerOutcome> {
-    sqlx::raw_sql("SAVEPOINT entry").execute(&mut **tx).await.map_err(fault)?;
+    set_savepoint(tx).await?;
     let placed = trigger::place(tx, &[run]).await;
-    let end = if placed.is_ok() { "RELEASE entry" } else { "ROLLBACK TO entry; RELEASE entry" };
-    sqlx::raw_sql(end).execute(&mut **tx).await.map_err(fault)?;
+    end_savepoint(tx, &placed).await?;
     placed?.pop().ok_or_else(collided)
+}
+
+async fn set_savepoint(tx: &mut Tx) -> StoreResult<()> {
+    sqlx::raw_sql("SAVEPOINT entry").execute(&mut **tx).await.map_err(fault)?;
+    Ok(())
+}
+
+/// Leaves the transaction as it was at the savepoint where that which came after it has failed.
+async fn end_savepoint<T>(tx: &mut Tx, outcome: &StoreResult<T>) -> StoreResult<()> {
+    let end = if outcome.is_ok() { "RELEASE entry" } else { "ROLLBACK TO entry; RELEASE entry" };
+    sqlx::raw_sql(end).execute(&mut **tx).await.map_err(fault)?;
+    Ok(())
 }
 
 impl Entry {
@@ -208,8 +235,8 @@ fn refusal(outcome: &TriggerOutcome) -> Option<String> {
 }
 
 /// Takes the entries out, and keeps those that could not take effect.
-async fn remove(tx: &mut Tx, entries: &[Entry], failures: &[(i64, String)]) -> StoreResult<()> {
-    let taken: Vec<i64> = entries.iter().map(|entry| entry.id).collect();
+async fn remove(tx: &mut Tx, taken: impl Iterator<Item = i64>, failures: &[(i64, String)]) -> StoreResult<()> {
+    let taken: Vec<i64> = taken.collect();
     let (failed, errors): (Vec<i64>, Vec<String>) =
         failures.iter().map(|(id, error)| (*id, clean_error(error))).unzip();
     sqlx::query(
@@ -218,8 +245,8 @@ async fn remove(tx: &mut Tx, entries: &[Entry], failures: &[(i64, String)]) -> S
              DELETE FROM switchboard.outbox WHERE id = ANY ($1) RETURNING *
          )
          INSERT INTO switchboard.outbox_failed
-             (id, kind, subject, task_id, run_id, input, dedupe_key, created_at, error)
-         SELECT removed.id, kind, subject, task_id, run_id, input, dedupe_key, created_at, failure.error
+             (id, kind, subject, task_id, run_id, input, dedupe_key, event, msg_id, created_at, error)
+         SELECT removed.id, kind, subject, task_id, run_id, input, dedupe_key, event, msg_id, created_at, failure.error
          FROM removed JOIN unnest($2::bigint[], $3::text[]) AS failure (id, error) ON failure.id = removed.id",
     )
     .bind(taken)

@@ -206,6 +206,11 @@ impl FeedStore for Database {
         Ok(())
     }
 
+    /// Finds nothing to do, because there is no other replica.
+    async fn broadcast(&self, _signals: &[Signal]) -> StoreResult<()> {
+        Ok(())
+    }
+
     /// Finds nothing to do, because the oldest signals give way by themselves.
     #[tracing::instrument(name = "db.feed.sweep", level = "debug", skip_all)]
     async fn sweep(&self, _limit: u32) -> StoreResult<u64> {

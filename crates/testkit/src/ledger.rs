@@ -28,7 +28,7 @@ impl fmt::Display for Faults {
 
 impl Error for Faults {}
 
-fn judged(faults: Vec<String>) -> Result<(), Faults> {
+pub(crate) fn judged(faults: Vec<String>) -> Result<(), Faults> {
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
 }
 

@@ -3,6 +3,7 @@
 //! For tests only, so whatever goes wrong here panics with its cause. It knows the server as a binary, its client and
 //! its database, and none of the crates that make up the server.
 
+mod bus_load;
 mod clock;
 mod cluster;
 mod database;
@@ -11,7 +12,8 @@ pub mod ledger;
 mod must;
 pub mod proxy;
 
+pub use bus_load::{BusLoad, BusReport};
 pub use cluster::{Cluster, ClusterBuilder};
-pub use database::TestDatabase;
+pub use database::{OpenTransaction, TestDatabase};
 pub use eventually::{Attempt, Eventually, wait_until};
 pub use nix::sys::signal::Signal;

@@ -102,6 +102,7 @@ impl Channel {
     /// Delivers an event if it is the next one.
     pub(super) fn advance(&self, epoch: &Epoch, event: &StoredEvent) -> Advance {
         let mut state = self.state.lock();
+        // Of another history only the log knows how far it goes: until it is read, this is enough to have it read.
         state.target = state.target.max(event.offset);
         let Some((known, offset)) = &state.head else { return Advance::Done };
         let starts_history = *known == void_epoch() && event.offset == 1;
@@ -173,6 +174,10 @@ impl Channel {
             }
             if state.offset() < page.events.last().map_or(page.top, |last| last.offset) {
                 state.move_to(&self.name, "history_pruned", page.epoch, page.top);
+            }
+            // What was announced before the read is in it, or belongs to a history that is over.
+            if !state.is_stale {
+                state.target = page.top;
             }
         }
     }

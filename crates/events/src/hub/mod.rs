@@ -13,10 +13,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use rand::Rng as _;
 use switchboard_model::Timestamp;
 use switchboard_model::identity::RoomName;
 use switchboard_model::ids::{ConnectionId, InstanceId};
-use switchboard_model::room::{Epoch, HistoryPage, Position, StoredEvent};
+use switchboard_model::room::{Epoch, HistoryPage, StoredEvent};
 use switchboard_model::wire::close::CloseCode;
 use switchboard_model::wire::frame::{Goaway, Hello, HelloLimits, NoticeFrame};
 use switchboard_model::wire::limits::{
@@ -47,6 +48,8 @@ const READ_RETRY: Duration = Duration::from_millis(250);
 pub struct Hub {
     me: Weak<Self>,
     instance: InstanceId,
+    /// Marks the ephemeral events that were served here already.
+    number: i64,
     rooms: Arc<dyn RoomStore>,
     auth_sessions: Arc<dyn AuthSessionStore>,
     channels: RwLock<HashMap<RoomName, Arc<Channel>>>,
@@ -65,6 +68,7 @@ impl Hub {
         Arc::new_cyclic(|me| Self {
             me: me.clone(),
             instance,
+            number: rand::rng().random_range(1..=i64::MAX),
             rooms: Arc::clone(&stores.rooms),
             auth_sessions: Arc::clone(&stores.auth_sessions),
             channels: RwLock::default(),
@@ -183,10 +187,10 @@ impl Hub {
         self.channels.read().get(room).cloned()
     }
 
-    /// Takes an event that this replica has just appended; the sequencer of its room puts it in order.
-    pub(crate) fn appended(&self, room: &RoomName, position: &Position, event: &StoredEvent) {
+    /// Takes an event that was just appended, here or elsewhere; the sequencer of its room puts it in order.
+    pub(crate) fn appended(&self, room: &RoomName, epoch: &Epoch, event: &StoredEvent) {
         if let Some(channel) = self.channel(room)
-            && channel.advance(&position.epoch, event) == Advance::Gap
+            && channel.advance(epoch, event) == Advance::Gap
         {
             self.fetch(channel);
         }

@@ -8,11 +8,12 @@ use bytes::Bytes;
 use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
 use switchboard_model::identity::RoomName;
-use switchboard_store_api::RoomTop;
+use switchboard_model::json_text::JsonText;
+use switchboard_store_api::{News, RoomTop};
 use tokio::time::Instant;
 
 use super::Hub;
-use super::channel::Advance;
+use super::channel::{Advance, Channel};
 use super::revocation::revoked_by;
 use crate::feed::{FeedObserver, error_chain};
 use crate::outbox::DataFrame;
@@ -33,6 +34,13 @@ pub(super) struct Reconciliation {
 }
 
 impl FeedObserver for Hub {
+    fn hear(&self, news: &News) {
+        match news {
+            News::Appended { room, epoch, event } => self.appended(room, epoch, event),
+            News::Signal(signal) => self.take(signal),
+        }
+    }
+
     fn observe(&self, tick: &Tick) {
         *self.clock.lock() = Some((tick.now, Instant::now()));
         for signal in &tick.signals {
@@ -70,13 +78,18 @@ impl Hub {
             (SignalKind::RoomEvents, _) if channel.note_top(signal.pos) == Advance::Gap => self.fetch(channel),
             // The row is gone or new: reading it finds out which.
             (SignalKind::RoomChanged, _) => self.fetch(channel),
-            (SignalKind::Ephemeral, Some(body)) => {
-                let text = Bytes::copy_from_slice(body.as_str().as_bytes());
-                let room = channel.name().clone();
-                channel.deliver_ephemeral(&Arc::new(DataFrame { text, room, offset: None, epoch: None }));
-            }
+            (SignalKind::Ephemeral, Some(body)) if signal.pos != self.number => deliver_ephemeral(&channel, body),
             _ => {}
         }
+    }
+
+    /// Delivers an event that is not stored to the sessions of this replica, and returns the signal for the others.
+    pub(crate) fn serve_ephemeral(&self, room: &RoomName, frame: JsonText) -> Signal {
+        if let Some(channel) = self.channel(room) {
+            deliver_ephemeral(&channel, &frame);
+        }
+        let key = room.as_str().to_owned();
+        Signal { kind: SignalKind::Ephemeral, key, pos: self.number, body: Some(frame) }
     }
 
     /// Counts the tops that the feed should have announced and did not; that number stays 0.
@@ -136,4 +149,10 @@ impl Hub {
             }
         }
     }
+}
+
+fn deliver_ephemeral(channel: &Channel, frame: &JsonText) {
+    let text = Bytes::copy_from_slice(frame.as_str().as_bytes());
+    let room = channel.name().clone();
+    channel.deliver_ephemeral(&Arc::new(DataFrame { text, room, offset: None, epoch: None }));
 }

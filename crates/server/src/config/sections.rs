@@ -206,7 +206,8 @@ pub(crate) enum Hints {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Realtime {
-    /// How replicas learn of changes between two regular reads of the feed.
+    /// How replicas learn of changes between two regular reads of the feed. Every guarantee holds with both; behind a
+    /// transaction pooler without `database.direct_url` it is as if `off`.
     pub(crate) hints: Hints,
 }
 

@@ -10,6 +10,8 @@ mod receiver;
 mod account_commands;
 mod accounts;
 mod audit_commands;
+mod bus;
+mod bus_faults;
 mod client_commands;
 mod clock;
 mod clocks;

@@ -1,17 +1,19 @@
 //! Appending: a batch of events for any number of rooms in one commit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use switchboard_model::Timestamp;
-use switchboard_model::ids::RoomId;
-use switchboard_model::room::{Epoch, MessageId, NewEvent, Position, Retention, RoomClass, RoomKind, StoredEvent};
+use switchboard_model::room::{Epoch, MessageId, NewEvent, Position, StoredEvent};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::DEDUPE_TTL;
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{AppendAnswer, AppendOutcome, OnceRecord, StoreError, StoreResult, WriteContext, Written};
+use switchboard_store_api::{
+    AppendAnswer, AppendOutcome, News, OnceRecord, StoreError, StoreResult, WriteContext, Written,
+};
 use uuid::Uuid;
 
+use super::lock::{Held, LockedRoom, LockedRooms, RoomNames, lock, make, missing, stored_rooms};
 use crate::connect::{Database, Tx};
 use crate::context::{audit, claim, complete};
 use crate::error::fault;
@@ -19,11 +21,22 @@ use crate::error::fault;
 /// How often an event that is appended alone and collides with another change is tried again.
 const ALONE_TRIES: u32 = 5;
 
-pub(super) async fn append(database: &Arc<Database>, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {
-    match append_batch(database, events).await {
-        Err(error) if !error.is_transient() => Ok(append_one_by_one(database, events, &error).await),
+/// What became of each event; `None` of those whose room somebody else holds.
+type Outcomes = Vec<Option<AppendOutcome>>;
+
+pub(super) async fn append(database: &Arc<Database>, events: &[NewEvent], held: Held) -> StoreResult<Outcomes> {
+    match append_batch(database, events, held).await {
+        Err(error) if !error.is_transient() => {
+            Ok(append_one_by_one(database, events, &error).await.into_iter().map(Some).collect())
+        }
         outcomes => outcomes,
     }
+}
+
+/// Completes the outcomes of a batch that waited for every room.
+pub(crate) fn all(outcomes: Outcomes) -> Vec<AppendOutcome> {
+    let or_refused = |outcome: Option<_>| outcome.unwrap_or(AppendOutcome::Refused(ErrorCode::Unavailable));
+    outcomes.into_iter().map(or_refused).collect()
 }
 
 /// Appends each event alone after their batch was refused, so that one that the database refuses does
@@ -40,7 +53,7 @@ async fn append_one_by_one(database: &Arc<Database>, events: &[NewEvent], refusa
     let mut outcomes = Vec::with_capacity(events.len());
     for event in events {
         match append_alone(database, event).await {
-            Ok(outcome) => outcomes.extend(outcome),
+            Ok(outcome) => outcomes.extend(all(outcome)),
             Err(StoreError::Unavailable(_)) => break,
             Err(StoreError::Conflict(_)) => outcomes.push(AppendOutcome::Refused(ErrorCode::Unavailable)),
             Err(_) => outcomes.push(AppendOutcome::Refused(ErrorCode::Internal)),
@@ -50,25 +63,42 @@ async fn append_one_by_one(database: &Arc<Database>, events: &[NewEvent], refusa
     outcomes
 }
 
-async fn append_alone(database: &Arc<Database>, event: &NewEvent) -> StoreResult<Vec<AppendOutcome>> {
+async fn append_alone(database: &Arc<Database>, event: &NewEvent) -> StoreResult<Outcomes> {
     let mut tries = 1;
     loop {
-        match append_batch(database, std::slice::from_ref(event)).await {
+        match append_batch(database, std::slice::from_ref(event), Held::Wait).await {
             Err(StoreError::Conflict(_)) if tries < ALONE_TRIES => tries += 1,
             outcome => return outcome,
         }
     }
 }
 
-async fn append_batch(database: &Arc<Database>, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {
-    let names = stored_rooms(events);
+async fn append_batch(database: &Arc<Database>, events: &[NewEvent], held: Held) -> StoreResult<Outcomes> {
+    let names = stored_rooms(events.iter().map(|event| &event.room));
     if names.is_empty() {
-        return Ok(events.iter().map(|_| AppendOutcome::Refused(ErrorCode::RoomNameInvalid)).collect());
+        return Ok(vec![Some(AppendOutcome::Refused(ErrorCode::RoomNameInvalid)); events.len()]);
     }
-    let (mut tx, rooms) = lock_rooms(database, &names).await?;
+    let (mut tx, rooms) = lock_rooms(database, &names, held).await?;
     let outcomes = append_locked(&mut tx, events, &names, rooms).await?;
     commit(tx).await?;
     Ok(outcomes)
+}
+
+/// Locks the rooms. Implicit ones that are missing are made by a commit of their own first, so that making them never
+/// waits with a lock in hand.
+async fn lock_rooms(database: &Arc<Database>, names: &RoomNames<'_>, held: Held) -> StoreResult<(Tx, LockedRooms)> {
+    let mut tx = database.begin().await?;
+    let mut rooms = lock(&mut tx, names, held).await?;
+    let missing = missing(names, &rooms);
+    if !missing.is_empty() {
+        tx.undo(()).await?;
+        let mut session = database.session().await?;
+        make(&mut session, &missing).await?;
+        session.commit().await?;
+        tx = database.begin().await?;
+        rooms = lock(&mut tx, names, held).await?;
+    }
+    Ok((tx, rooms))
 }
 
 /// Appends a batch under a once-key; what the database refuses, it refuses as a whole, in one commit.
@@ -78,22 +108,24 @@ pub(super) async fn append_once(
     events: &[NewEvent],
     answer: &AppendAnswer,
 ) -> StoreResult<Written<Vec<AppendOutcome>>> {
-    let names = stored_rooms(events);
+    let names = stored_rooms(events.iter().map(|event| &event.room));
     let result_id = Uuid::new_v4();
     loop {
         let mut tx = database.begin().await?;
         if let Some(before) = claim(&mut tx, context, result_id).await? {
             return tx.undo(before).await;
         }
-        let rooms = lock(&mut tx, &names).await?;
+        let rooms = lock(&mut tx, &names, Held::Wait).await?;
         let missing = missing(&names, &rooms);
         if !missing.is_empty() {
             // The claim is given back meanwhile, as a lock would be.
             tx.undo(()).await?;
-            make(database, &missing).await?;
+            let mut session = database.session().await?;
+            make(&mut session, &missing).await?;
+            session.commit().await?;
             continue;
         }
-        let outcomes = append_locked(&mut tx, events, &names, rooms).await?;
+        let outcomes = all(append_locked(&mut tx, events, &names, rooms).await?);
         let is_refused = |outcome: &AppendOutcome| matches!(outcome, AppendOutcome::Refused(_));
         if !outcomes.is_empty() && outcomes.iter().all(is_refused) {
             return tx.undo(Written::Now(outcomes)).await;
@@ -105,22 +137,27 @@ pub(super) async fn append_once(
     }
 }
 
-async fn append_locked(
+/// Appends events to rooms that are locked.
+pub(crate) async fn append_locked(
     tx: &mut Tx,
     events: &[NewEvent],
-    names: &BTreeMap<&str, Option<RoomKind>>,
+    names: &RoomNames<'_>,
     mut rooms: LockedRooms,
-) -> StoreResult<Vec<AppendOutcome>> {
+) -> StoreResult<Outcomes> {
     let known = find_known(tx, &rooms, events).await?;
     let mut batch = Batch::default();
     for event in events {
         batch.place(event, names.contains_key(event.room.as_str()), &mut rooms, &known);
     }
     let at = if batch.appended.is_empty() { None } else { Some(write(tx, &batch, &rooms).await?) };
-    if at.is_some() {
-        tx.has_signalled();
+    let outcomes = batch.outcomes(events, &rooms, at.unwrap_or_default());
+    for (given, outcome) in events.iter().zip(&outcomes) {
+        if let Some(AppendOutcome::Appended { position, event }) = outcome {
+            let (room, epoch) = (given.room.clone(), position.epoch.clone());
+            tx.tell(News::Appended { room, epoch, event: event.clone() });
+        }
     }
-    Ok(batch.outcomes(events, &rooms, at.unwrap_or_default()))
+    Ok(outcomes)
 }
 
 async fn commit(tx: Tx) -> StoreResult<()> {
@@ -128,95 +165,6 @@ async fn commit(tx: Tx) -> StoreResult<()> {
     tx.commit().await?;
     fail_point::hit(FailPoint::AfterAppendCommit);
     Ok(())
-}
-
-/// The rooms of the batch that may have a row, and of which kind they are made when they are missing.
-fn stored_rooms(events: &[NewEvent]) -> BTreeMap<&str, Option<RoomKind>> {
-    let mut names = BTreeMap::new();
-    for event in events {
-        let kind = match event.room.class() {
-            RoomClass::Explicit => None,
-            RoomClass::User(_) => Some(RoomKind::User),
-            RoomClass::Direct(..) => Some(RoomKind::Direct),
-            RoomClass::Ephemeral | RoomClass::Malformed => continue,
-        };
-        names.insert(event.room.as_str(), kind);
-    }
-    names
-}
-
-/// A room under its lock, with where its next event goes.
-#[derive(sqlx::FromRow)]
-struct LockedRoom {
-    id: Uuid,
-    name: String,
-    epoch: String,
-    timeline: String,
-    top: i64,
-    bytes_total: i64,
-}
-
-type LockedRooms = HashMap<String, LockedRoom>;
-
-/// Locks the rooms in the order of their ids. Implicit ones that are missing are made by a commit of
-/// their own first, so that making them never waits with a lock in hand.
-async fn lock_rooms(
-    database: &Arc<Database>,
-    names: &BTreeMap<&str, Option<RoomKind>>,
-) -> StoreResult<(Tx, LockedRooms)> {
-    let mut tx = database.begin().await?;
-    let mut rooms = lock(&mut tx, names).await?;
-    let missing = missing(names, &rooms);
-    if !missing.is_empty() {
-        tx.undo(()).await?;
-        make(database, &missing).await?;
-        tx = database.begin().await?;
-        rooms = lock(&mut tx, names).await?;
-    }
-    Ok((tx, rooms))
-}
-
-/// Returns the implicit rooms that were not there to be locked.
-fn missing<'a>(names: &BTreeMap<&'a str, Option<RoomKind>>, rooms: &LockedRooms) -> Vec<(&'a str, RoomKind)> {
-    let absent = names.iter().filter(|(name, _)| !rooms.contains_key(**name));
-    absent.filter_map(|(name, kind)| kind.map(|kind| (*name, kind))).collect()
-}
-
-async fn lock(tx: &mut Tx, names: &BTreeMap<&str, Option<RoomKind>>) -> StoreResult<LockedRooms> {
-    let rows: Vec<LockedRoom> = sqlx::query_as(
-        "-- rooms.lock_for_append
-         SELECT id, name, epoch, left(pg_walfile_name(pg_current_wal_lsn()), 8) AS timeline, top, bytes_total
-         FROM switchboard.rooms WHERE name = ANY ($1) ORDER BY id FOR UPDATE",
-    )
-    .bind(names.keys().copied().collect::<Vec<_>>())
-    .fetch_all(&mut **tx)
-    .await
-    .map_err(fault)?;
-    Ok(rows.into_iter().map(|room| (room.name.clone(), room)).collect())
-}
-
-/// Makes implicit rooms, in the order of their names.
-async fn make(database: &Arc<Database>, missing: &[(&str, RoomKind)]) -> StoreResult<()> {
-    let retention = Retention::default();
-    let mut session = database.session().await?;
-    sqlx::query(
-        "-- rooms.make_implicit
-         INSERT INTO switchboard.rooms (id, name, kind, epoch, max_count, max_age_ms, max_bytes, created_at)
-         SELECT id, name, kind, epoch, $5, $6, $7, clock_timestamp()
-         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[]) AS given (id, name, kind, epoch)
-         ON CONFLICT (name) DO NOTHING",
-    )
-    .bind(missing.iter().map(|_| RoomId::new().as_uuid()).collect::<Vec<_>>())
-    .bind(missing.iter().map(|(name, _)| *name).collect::<Vec<_>>())
-    .bind(missing.iter().map(|(_, kind)| kind.as_str()).collect::<Vec<_>>())
-    .bind(missing.iter().map(|_| Epoch::fresh_room_epoch()).collect::<Vec<_>>())
-    .bind(retention.max_count)
-    .bind(retention.max_age.as_millis_i64())
-    .bind(retention.max_bytes)
-    .execute(&mut *session)
-    .await
-    .map_err(fault)?;
-    session.commit().await
 }
 
 /// What a given message id is deduplicated by: its room, its sender and itself.
@@ -254,6 +202,7 @@ async fn find_known(tx: &mut Tx, rooms: &LockedRooms, events: &[NewEvent]) -> St
 
 /// Where an event of the batch went.
 enum Placed {
+    Busy,
     Appended(i64),
     Duplicate(i64),
     Refused(ErrorCode),
@@ -278,6 +227,9 @@ struct Batch<'a> {
 
 impl<'a> Batch<'a> {
     fn place(&mut self, event: &'a NewEvent, has_row: bool, rooms: &mut LockedRooms, known: &HashMap<GivenId, i64>) {
+        if rooms.is_busy(event.room.as_str()) {
+            return self.placed.push(Placed::Busy);
+        }
         let Some(room) = rooms.get_mut(event.room.as_str()) else {
             let code = if has_row { ErrorCode::NotFound } else { ErrorCode::RoomNameInvalid };
             return self.placed.push(Placed::Refused(code));
@@ -293,22 +245,22 @@ impl<'a> Batch<'a> {
         self.placed.push(Placed::Appended(room.top));
     }
 
-    fn outcomes(&self, events: &[NewEvent], rooms: &LockedRooms, at: Timestamp) -> Vec<AppendOutcome> {
+    fn outcomes(&self, events: &[NewEvent], rooms: &LockedRooms, at: Timestamp) -> Outcomes {
         let position = |event: &NewEvent, offset| {
             rooms
                 .get(event.room.as_str())
                 .map(|room| Position { epoch: Epoch::new(&room.epoch, &room.timeline), offset })
         };
-        let outcome = |(event, placed): (&NewEvent, &Placed)| match placed {
-            Placed::Refused(code) => AppendOutcome::Refused(*code),
-            Placed::Duplicate(pos) => {
-                position(event, *pos).map_or(AppendOutcome::Refused(ErrorCode::NotFound), AppendOutcome::Duplicate)
-            }
-            Placed::Appended(pos) => {
-                position(event, *pos).map_or(AppendOutcome::Refused(ErrorCode::NotFound), |position| {
+        let gone = AppendOutcome::Refused(ErrorCode::NotFound);
+        let outcome = |(event, placed): (&NewEvent, &Placed)| {
+            Some(match placed {
+                Placed::Busy => return None,
+                Placed::Refused(code) => AppendOutcome::Refused(*code),
+                Placed::Duplicate(pos) => position(event, *pos).map_or(gone.clone(), AppendOutcome::Duplicate),
+                Placed::Appended(pos) => position(event, *pos).map_or(gone.clone(), |position| {
                     AppendOutcome::Appended { position, event: stored(event, *pos, at) }
-                })
-            }
+                }),
+            })
         };
         events.iter().zip(&self.placed).map(outcome).collect()
     }

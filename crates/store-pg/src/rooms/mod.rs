@@ -1,6 +1,7 @@
-//! Rooms: their rows and reads; appending and retention have files of their own.
+//! Rooms: their rows and reads; locking, appending and retention have files of their own.
 
-mod append;
+pub(crate) mod append;
+pub(crate) mod lock;
 mod retention;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use switchboard_store_api::{
 };
 use uuid::Uuid;
 
+use self::lock::Held;
 use crate::connect::{Database, Session, Tx};
 use crate::context::{audit, claim, collided};
 use crate::error::fault;
@@ -115,7 +117,12 @@ impl RoomStore for Rooms {
 
     #[tracing::instrument(name = "db.rooms.append", level = "debug", skip_all)]
     async fn append(&self, events: &[NewEvent]) -> StoreResult<Vec<AppendOutcome>> {
-        append::append(&self.0, events).await
+        Ok(append::all(append::append(&self.0, events, Held::Wait).await?))
+    }
+
+    #[tracing::instrument(name = "db.rooms.append_unless_busy", level = "debug", skip_all)]
+    async fn append_unless_busy(&self, events: &[NewEvent]) -> StoreResult<Vec<Option<AppendOutcome>>> {
+        append::append(&self.0, events, Held::PassOver).await
     }
 
     #[tracing::instrument(name = "db.rooms.append_once", level = "debug", skip_all)]

@@ -9,8 +9,8 @@ use uuid::Uuid;
 use crate::connect::Database;
 use crate::error::fault;
 
-/// The most events of one room that a pass deletes; the next pass goes on.
-const EVENTS_PER_ROOM: i64 = 10_000;
+/// The most events that a pass deletes, shared by its rooms; the next pass goes on.
+const EVENTS: i64 = 10_000;
 /// The most expired message ids that a pass deletes.
 const MESSAGE_IDS: i64 = 10_000;
 
@@ -43,6 +43,8 @@ pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u
     if rooms.is_empty() {
         return tx.undo(forgotten).await;
     }
+    let share = (EVENTS / i64::try_from(rooms.len()).unwrap_or(EVENTS)).max(1);
+    // All three bounds grow with the position, so none has to be looked for beyond what this pass may delete.
     let deleted = sqlx::query(
         "-- rooms.apply_retention
          WITH kept AS (
@@ -50,13 +52,13 @@ pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u
                         room.top - room.max_count + 1,
                         coalesce((
                             SELECT pos FROM switchboard.room_events
-                            WHERE room_id = room.id AND pos >= room.first_kept
+                            WHERE room_id = room.id AND pos >= room.first_kept AND pos <= room.first_kept + $2
                               AND at >= statement_timestamp() - room.max_age_ms * interval '1 millisecond'
                             ORDER BY pos LIMIT 1
                         ), room.top + 1),
                         coalesce((
                             SELECT pos FROM switchboard.room_events
-                            WHERE room_id = room.id AND pos >= room.first_kept
+                            WHERE room_id = room.id AND pos >= room.first_kept AND pos <= room.first_kept + $2
                               AND room.bytes_total - bytes_total + octet_length(payload) <= room.max_bytes
                             ORDER BY pos LIMIT 1
                         ), room.top + 1)
@@ -72,7 +74,7 @@ pub(super) async fn sweep(database: &Arc<Database>, limit: u32) -> StoreResult<u
          WHERE event.room_id = raised.id AND event.pos < raised.first_kept",
     )
     .bind(rooms)
-    .bind(EVENTS_PER_ROOM)
+    .bind(share)
     .execute(&mut *tx)
     .await
     .map_err(fault)?

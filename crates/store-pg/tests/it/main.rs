@@ -4,13 +4,16 @@
 
 mod backend;
 mod bad_rows;
+mod busy_rooms;
 mod cuts;
 mod feed;
 mod hints;
 mod migrations;
+mod news;
 mod outbox;
 mod pooled;
 mod proxied;
+mod publish;
 mod sweeps;
 mod waits;
 

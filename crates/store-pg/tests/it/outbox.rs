@@ -231,10 +231,7 @@ async fn what_cannot_take_effect_is_kept_with_its_reason() {
         .await
         .unwrap();
     // A later version may leave other things.
-    sqlx::query("INSERT INTO switchboard.outbox (kind, subject) VALUES ('publish', 'room')")
-        .execute(pool)
-        .await
-        .unwrap();
+    sqlx::query("INSERT INTO switchboard.outbox (kind, subject) VALUES ('dance', 'room')").execute(pool).await.unwrap();
     assert_eq!(relay(&stores).await, report(1, 4));
     let failed = failed(&stores).await;
     let reasons: Vec<_> = failed.iter().rev().map(|entry| (entry.subject.as_str(), entry.error.as_str())).collect();

@@ -1,6 +1,6 @@
 //! The description of a cluster, from which it is booted.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -20,6 +20,9 @@ use crate::proxy::FaultProxy;
 /// The variable that says where the database is.
 const DATABASE_URL: &str = "SWITCHBOARD_DATABASE__URL";
 
+/// The variable that says where the database is for migrations and the connection that listens.
+const DIRECT_URL: &str = "SWITCHBOARD_DATABASE__DIRECT_URL";
+
 /// Which database a cluster gets.
 #[derive(Clone, Copy, Debug)]
 enum Backend {
@@ -38,7 +41,8 @@ pub struct ClusterBuilder {
     backend: Backend,
     env: Vec<(String, String)>,
     own_env: Vec<(usize, String, String)>,
-    proxied: BTreeSet<usize>,
+    /// Which replicas have a proxy, and which of their variables leads to it.
+    proxied: BTreeMap<usize, &'static str>,
 }
 
 impl ClusterBuilder {
@@ -49,7 +53,7 @@ impl ClusterBuilder {
             backend: Backend::Postgres,
             env: Vec::new(),
             own_env: Vec::new(),
-            proxied: BTreeSet::new(),
+            proxied: BTreeMap::new(),
         }
     }
 
@@ -83,7 +87,13 @@ impl ClusterBuilder {
 
     /// Leads one replica to its database through a proxy of its own ([`Cluster::proxy`]), until it is restarted.
     pub fn through_proxy(mut self, index: usize) -> Self {
-        self.proxied.insert(index);
+        self.proxied.insert(index, DATABASE_URL);
+        self
+    }
+
+    /// Leads the listening connection of one replica alone through a proxy of its own, until it is restarted.
+    pub fn listens_through_proxy(mut self, index: usize) -> Self {
+        self.proxied.insert(index, DIRECT_URL);
         self
     }
 
@@ -153,9 +163,9 @@ impl ClusterBuilder {
 
     async fn start_proxies(&mut self, url: &str) -> BTreeMap<usize, FaultProxy> {
         let mut proxies = BTreeMap::new();
-        for index in std::mem::take(&mut self.proxied) {
+        for (index, variable) in std::mem::take(&mut self.proxied) {
             let proxy = FaultProxy::start(url).await;
-            self.own_env.push((index, DATABASE_URL.to_owned(), proxy.url().to_owned()));
+            self.own_env.push((index, variable.to_owned(), proxy.url().to_owned()));
             proxies.insert(index, proxy);
         }
         proxies

@@ -293,11 +293,11 @@ impl Drop for Cluster {
 }
 
 /// Grants that let a socket join and publish everywhere.
-fn everywhere() -> Grants {
+pub(crate) fn everywhere() -> Grants {
     Grants { join: vec![RoomPattern::new("*")], publish: vec![RoomPattern::new("*")] }
 }
 
-fn request(user: &str, grants: Grants) -> TicketRequest {
+pub(crate) fn request(user: &str, grants: Grants) -> TicketRequest {
     let user_id: UserId = user.parse().must("reading a user id");
     TicketRequest { user_id: Some(user_id), origin: None, grants }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Postgres, Transaction};
 use switchboard_model::Timestamp;
 use switchboard_testkit_postgres::{Durability, PostgresServer};
 
@@ -105,6 +105,29 @@ impl TestDatabase {
             .must("changing a database");
     }
 
+    /// Executes several statements, as `psql` does.
+    ///
+    /// # Panics
+    /// Panics when one fails.
+    pub async fn script(&self, statements: &'static str) {
+        let run = sqlx::raw_sql(statements).execute(&self.pool).await;
+        run.map(drop).with_context(|| statements).must("running a script");
+    }
+
+    /// Begins a transaction, executes a statement in it, and leaves it open.
+    ///
+    /// # Panics
+    /// Panics when the statement fails.
+    pub async fn hold(&self, statement: &'static str) -> OpenTransaction {
+        let mut transaction = self.pool.begin().await.must("beginning a transaction");
+        sqlx::query(statement)
+            .execute(&mut *transaction)
+            .await
+            .with_context(|| statement)
+            .must("holding a transaction");
+        OpenTransaction(transaction)
+    }
+
     /// Counts what a query counts.
     ///
     /// # Panics
@@ -125,6 +148,20 @@ impl TestDatabase {
     #[must_use]
     pub const fn pool(&self) -> &PgPool {
         &self.pool
+    }
+}
+
+/// A transaction of an application that stands idle. Dropping it rolls it back.
+#[derive(Debug)]
+pub struct OpenTransaction(Transaction<'static, Postgres>);
+
+impl OpenTransaction {
+    /// Commits it.
+    ///
+    /// # Panics
+    /// Panics when that fails.
+    pub async fn commit(self) {
+        self.0.commit().await.must("committing a transaction");
     }
 }
 

@@ -49,7 +49,7 @@ pub(crate) async fn measure(bench: &Bench) -> Report {
     let details = json!({
         "tasks": TASKS, "watched_seconds": WATCH.as_secs(),
         "wal_kib_in_10_minutes": {"median": median(&wal), "samples": wal},
-        "resident_mib": resident_mib(cluster.process_id(0).unwrap()),
+        "resident_mib": resident_kib(cluster.process_id(0).unwrap()) / 1024.0,
         "boot_to_ready_on_sqlite_ms": {"median": median(&boots), "samples": boots},
         "yardstick": "one statement a second",
     });
@@ -68,9 +68,9 @@ async fn usage(pool: &PgPool) -> (f64, f64) {
     .unwrap()
 }
 
-fn resident_mib(process: u32) -> f64 {
+/// Returns the memory that a process has resident, in KiB.
+pub(crate) fn resident_kib(process: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
-    let kib: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    kib / 1024.0
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }

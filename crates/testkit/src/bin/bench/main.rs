@@ -4,13 +4,18 @@
 #![expect(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 mod backlog;
+mod bus;
+mod fanout;
 mod fire;
+mod flood;
 mod idle;
 mod jobs;
 mod plans;
+mod raw_socket;
 mod report;
 mod start;
 mod table;
+mod tax;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -32,7 +37,8 @@ impl Bench {
     }
 }
 
-const USAGE: &str = "usage: switchboard-bench jobs|start|fire|backlog|idle SERVER_BINARY [--json] [--repeats N]";
+const USAGE: &str =
+    "usage: switchboard-bench jobs|start|fire|backlog|idle|bus|fanout|tax SERVER_BINARY [--json] [--repeats N]";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -56,6 +62,9 @@ async fn main() -> ExitCode {
         "fire" => fire::measure(&bench).await,
         "backlog" => backlog::measure(&bench).await,
         "idle" => idle::measure(&bench).await,
+        "bus" => bus::measure(&bench).await,
+        "fanout" => fanout::measure(&bench).await,
+        "tax" => tax::measure(&bench).await,
         _ => return usage(),
     };
     report.print(format);

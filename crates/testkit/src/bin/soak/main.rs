@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a soak fails by panicking")]
 
+mod realtime;
 mod sign_in;
 
 use std::process::ExitCode;
@@ -24,11 +25,21 @@ async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let (name, server) = (arguments.next().unwrap_or_default(), arguments.next().unwrap_or_default());
     match name.as_str() {
-        "sign-in" if sign_in::soak(server.as_ref()).await => ExitCode::SUCCESS,
-        "sign-in" => ExitCode::FAILURE,
-        _ => {
-            eprintln!("usage: switchboard-soak sign-in SERVER_BINARY");
-            ExitCode::FAILURE
+        "sign-in" => verdict(sign_in::soak(server.as_ref()).await),
+        "realtime" => {
+            let mut numbers = arguments.map_while(|number| number.parse().ok());
+            let (Some(minutes), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
+            verdict(realtime::soak(server.as_ref(), minutes, seed).await)
         }
+        _ => usage(),
     }
+}
+
+const fn verdict(holds: bool) -> ExitCode {
+    if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: switchboard-soak sign-in SERVER_BINARY | realtime SERVER_BINARY MINUTES SEED");
+    ExitCode::FAILURE
 }
