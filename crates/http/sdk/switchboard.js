@@ -245,12 +245,11 @@ export class Switchboard {
     return () => this.#callHandlers.get(event) === handler && this.#callHandlers.delete(event);
   }
 
-  async connect() {
-    if (this.#isEnded) throw closed("the client has ended");
+  connect() {
+    if (this.#isEnded) return heardOf(Promise.reject(closed("the client has ended")));
     if (!this.#connected) {
       this.#connected = deferred();
-      // Whoever does not wait for it hears of the end by the event.
-      this.#connected.promise.catch(() => {});
+      heardOf(this.#connected.promise);
       globalThis.addEventListener?.("online", this.#hurry);
       this.#run().catch((error) => this.#stop({ code: LOST, reason: error.message, error }));
     }
@@ -696,6 +695,12 @@ function deferred() {
   const parts = {};
   parts.promise = new Promise((resolve, reject) => Object.assign(parts, { resolve, reject }));
   return parts;
+}
+
+/** Takes a failure for handled: whoever does not wait for it is told of it in another way. */
+function heardOf(promise) {
+  promise.catch(() => {});
+  return promise;
 }
 
 function pause(ms, signal) {
