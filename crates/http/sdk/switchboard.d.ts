@@ -150,11 +150,12 @@ export interface CallContext {
   signal: AbortSignal;
 }
 
-/** A stretch of a stream: text, or bytes of a binary stream. */
+/** A stretch of a stream. */
 export interface StreamChunk {
   /** Its number, the cursor after which reading goes on. */
   seq: number;
-  data: string | Uint8Array;
+  /** Text; bytes of a binary stream in base64. */
+  data: string;
 }
 
 /** How a stream ended. */

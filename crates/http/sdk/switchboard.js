@@ -602,27 +602,23 @@ export class Switchboard {
 class StreamReader {
   /** How the stream ended; `null` before. */
   end = null;
-  #path;
-  #cursor;
+  /** The number of the last chunk that was handed over. */
+  seq;
+  #id;
   #signal;
   #request;
 
   constructor(id, { after = 0, signal }, request) {
-    this.#path = `/api/v1/streams/${encodeURIComponent(id)}`;
-    this.#cursor = after;
+    this.seq = after;
+    this.#id = id;
     this.#signal = signal;
     this.#request = request;
-  }
-
-  /** The number of the last chunk that was handed over. */
-  get seq() {
-    return this.#cursor;
   }
 
   async *[Symbol.asyncIterator]() {
     const pacing = new Pacing();
     for (let turn = 0; !this.end; turn += 1) {
-      const before = this.#cursor;
+      const before = this.seq;
       try {
         yield* this.#connection(turn);
         if (this.end) return;
@@ -631,7 +627,7 @@ class StreamReader {
         if (!error.retryable) throw error;
         await pause(error.retryAfterMs, this.#signal);
       }
-      if (this.#cursor > before) pacing.settle();
+      if (this.seq > before) pacing.settle();
       await pause(pacing.delay("back-off"), this.#signal);
     }
   }
@@ -639,34 +635,29 @@ class StreamReader {
   /** Hands over what one connection brings. */
   async *#connection(turn) {
     const abort = new AbortController();
-    const forward = () => abort.abort(this.#signal.reason);
+    const forward = () => abort.abort();
     this.#signal?.throwIfAborted();
     this.#signal?.addEventListener("abort", forward);
     try {
-      const headers = { accept: "text/event-stream", "last-event-id": String(this.#cursor) };
-      const request = this.#request(`${this.#path}/chunks`, { headers, signal: abort.signal }, turn);
-      const response = await unlessSilent(abort, request);
-      if (response.status === 204) return void (this.end = await this.#readEnd(turn));
-      for await (const message of messages(response, abort)) {
-        if (message.event === "end") return void (this.end = endOf(JSON.parse(message.data)));
-        if (message.id === undefined) continue;
-        this.#cursor = Number(message.id);
-        yield chunk(message);
+      const path = `/api/v1/streams/${encodeURIComponent(this.#id)}/chunks`;
+      const headers = { accept: "text/event-stream", "last-event-id": String(this.seq) };
+      const response = await unlessSilent(abort, this.#request(path, { headers, signal: abort.signal }, turn));
+      for await (const { event, data } of messages(response, abort)) {
+        if (event === "end") {
+          this.end = JSON.parse(data);
+          return;
+        }
+        if (event !== "chunk") continue;
+        const chunk = JSON.parse(data);
+        this.seq = chunk.seq;
+        yield chunk;
       }
     } finally {
       this.#signal?.removeEventListener("abort", forward);
       abort.abort();
     }
   }
-
-  /** Reads the end of a stream of which nothing is left to be read. */
-  async #readEnd(turn) {
-    const response = await this.#request(this.#path, { signal: this.#signal }, turn);
-    return endOf(await response.json());
-  }
 }
-
-const endOf = ({ state, reason }) => ({ state, reason });
 
 /** Reads the messages of an answer until it ends; silence ends it as well. */
 async function* messages(response, abort) {
