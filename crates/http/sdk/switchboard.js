@@ -171,7 +171,7 @@ class Link {
     /** Settles with how it ended. */
     this.ended = new Promise((resolve) => (this.#resolve = resolve));
     this.#socket = new WebSocket(`${url.replace(/^http/, "ws")}/ws`, [PROTOCOL, `ticket.${ticket}`]);
-    this.#socket.onclose = ({ code, reason }) => this.end(code, reason);
+    this.#socket.onclose = ({ code, reason }) => this.end(code, reason || "the connection ended");
     this.#socket.onmessage = ({ data }) => {
       this.#silentBeats = 0;
       take(JSON.parse(data));
@@ -264,7 +264,7 @@ export class Switchboard {
     this.#link?.end(MOVED, "given up for another");
   }
 
-  async join(name, { since, presence = false, onEvent, onDesync } = {}) {
+  async join(name, { since, presence, onEvent, onDesync } = {}) {
     if (this.#isEnded) throw closed("the client has ended");
     if (this.#rooms.get(name)?.isOwned) {
       throw new SwitchboardError({ code: "already_joined", message: `${name} is joined already` });

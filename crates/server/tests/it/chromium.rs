@@ -61,8 +61,12 @@ impl Browser {
 
     /// Runs the body of an async function in the page, which is given `input`, and returns what it returns.
     pub(crate) async fn run(&self, body: &str, input: Value) -> Value {
-        let script = format!("return (async (input) => {{ {body} }})(arguments[0]);");
-        self.post("execute/sync", json!({"script": script, "args": [input]})).await
+        // ChromeDriver takes only some errors for what they are.
+        let settled = ".then((value) => ({ value }), (error) => ({ error: `${error}` }))";
+        let script = format!("return (async (input) => {{ {body} }})(arguments[0]){settled};");
+        let mut outcome = self.post("execute/sync", json!({"script": script, "args": [input]})).await;
+        assert_eq!(outcome["error"], Value::Null, "{body}");
+        outcome["value"].take()
     }
 
     async fn post(&self, command: &str, body: Value) -> Value {
