@@ -148,6 +148,8 @@ pub struct NextDue {
     pub task: Option<Timestamp>,
     /// The earliest `run_at` of a scheduled run.
     pub scheduled_run: Option<Timestamp>,
+    /// The earliest instant after which a run that has not started is too late, by the same clock.
+    pub start_by: Option<Timestamp>,
     /// The earliest end of a lease.
     pub lease: Option<Timestamp>,
     /// The earliest end of a replica's lease.
@@ -160,6 +162,10 @@ pub struct NextDue {
     pub stream: Option<Timestamp>,
     /// Whether a pool of the request has queued runs.
     pub has_queued: bool,
+    /// Whether runs wait for a permit or a rate limit.
+    pub has_waiting: bool,
+    /// Whether applications have left something in the outbox.
+    pub has_outbox: bool,
 }
 
 /// What is to be done by schedule time, which a test may set.

@@ -66,9 +66,8 @@ impl SchedulerLoop {
     /// Makes its activation. `lease` is the length of the leases of this replica.
     pub(crate) fn activation(self, wake: &Wake, lease: Span) -> Activation {
         let (period, jitter) = match self {
-            // The feed says each second what is due and what is queued; the period is a backstop.
-            Self::Fire | Self::Dispatch => (Span::from_secs(30), 0.2),
-            Self::Promote | Self::Recover | Self::Relay => (Span::from_secs(5), 0.2),
+            // The feed says each second what is due, queued, waiting and left in the outbox; the period is a backstop.
+            Self::Fire | Self::Promote | Self::Recover | Self::Relay | Self::Dispatch => (Span::from_secs(30), 0.2),
             Self::Heartbeat => (Span::from_millis(lease.as_millis() / 3), 0.0),
         };
         Activation { name: self.name(), exclusivity: self.exclusivity(), period, jitter, wake: wake.clone() }

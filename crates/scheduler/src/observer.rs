@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
@@ -16,6 +17,9 @@ use crate::lease::Held;
 use crate::pull::PullWakes;
 use crate::replay::Progress;
 use crate::wake::Wake;
+
+/// How often runs are looked at that wait for a permit or a rate limit.
+const WAITING_CHECK: Duration = Duration::from_secs(5);
 
 /// The wake-ups of the loops and what else they tell each other.
 #[derive(Debug)]
@@ -83,9 +87,17 @@ impl SchedulerObserver {
         // An edited task needs no wake-up of its own: the same read says when the earliest is due.
         arm(&wakes.fire, tick.next.task);
         arm(&wakes.promote, tick.next.scheduled_run);
+        arm(&wakes.promote, tick.next.start_by);
         arm(&wakes.recover, tick.next.lease);
         if tick.next.has_queued {
             wakes.dispatch.now();
+        }
+        if tick.next.has_waiting {
+            // Whoever frees a permit promotes; this finds what nobody did. An earlier timer stays.
+            wakes.promote.at(read_at + WAITING_CHECK);
+        }
+        if tick.next.has_outbox {
+            wakes.relay.now();
         }
     }
 
@@ -127,8 +139,6 @@ impl SchedulerObserver {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use switchboard_model::feed::{FeedCursor, NextDue};
     use switchboard_model::ids::{Fence, RunId};
     use switchboard_model::span::Span;
@@ -231,6 +241,21 @@ mod tests {
         let observer = observer();
         observer.observe(&signal(SignalKind::OutboxFilled, "outbox"));
         assert_eq!(woken(&observer).await, "o");
+        observer.observe(&Tick { next: NextDue { has_outbox: true, ..NextDue::default() }, ..tick() });
+        assert_eq!(woken(&observer).await, "o", "also when its signal is long gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn runs_that_wait_are_looked_at_every_five_seconds() {
+        let observer = observer();
+        let start = Instant::now();
+        let next = NextDue { has_waiting: true, ..NextDue::default() };
+        for _ in 0..3 {
+            observer.observe(&Tick { next, ..tick() });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        observer.wakes.promote.due().await;
+        assert_eq!(start.elapsed(), WAITING_CHECK);
     }
 
     #[tokio::test(start_paused = true)]

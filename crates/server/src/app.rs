@@ -101,12 +101,6 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let event = EventRunner(publisher.clone());
     let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
     let replay = scheduler.replay();
-    let observers: Vec<Arc<dyn FeedObserver>> =
-        vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
-    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
-    let feed_status = feed.status();
-    let pull = scheduler.pull_queue();
-
     let membership = NewInstance {
         id: instance.clone(),
         name: config.instance.name.clone(),
@@ -117,6 +111,15 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         pool_size: config.database.pool_size,
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
+    let observers: Vec<Arc<dyn FeedObserver>> = vec![
+        Arc::clone(&hub) as Arc<dyn FeedObserver>,
+        Arc::new(SchedulerTicks(scheduler.observer())),
+        Arc::clone(&membership) as Arc<dyn FeedObserver>,
+    ];
+    let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
+    let feed_status = feed.status();
+    let pull = scheduler.pull_queue();
+
     // Upkeep goes by real time; replayed, it would run every few minutes of schedule time.
     if replay.is_none() {
         switchboard_scheduler::install_system_tasks(&stores).await?;
@@ -290,5 +293,33 @@ async fn metrics_upkeep(prometheus: PrometheusHandle, scheduler: Arc<SchedulerHa
     while stop.run_until_cancelled(tokio::time::sleep(period)).await.is_some() {
         let _ = scheduler.loops();
         prometheus.run_upkeep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use switchboard_store_sqlite::SqliteOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replica_has_started_once_it_knows_the_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+        let options = SqliteOptions::new(folder.path().join("switchboard.db"));
+        let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
+        let hub = Hub::new(&stores, InstanceId::boot("test"), tracker.clone(), stop.clone());
+        let lifecycle = Lifecycle::new();
+        let mut starting = Box::pin(started(Arc::clone(&hub), lifecycle.clone()));
+        assert_eq!((starting.as_mut().now_or_never(), lifecycle.is_started()), (None, false));
+        let tick = stores.feed.tick(None, &TickRequest::default()).await.unwrap();
+        assert_eq!((starting.as_mut().now_or_never(), lifecycle.is_started()), (None, false), "nobody has read it yet");
+        hub.observe(&tick);
+        starting.await;
+        assert!(lifecycle.is_started());
+        stop.cancel();
+        tracker.close();
+        tracker.wait().await;
     }
 }

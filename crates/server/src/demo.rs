@@ -37,7 +37,14 @@ pub(crate) async fn run(options: DemoOptions) -> anyhow::Result<ExitCode> {
     line(format_args!("Switchboard demo: one process on a temporary SQLite file.\n"))?;
     line(format_args!("  server   {}", app.url()))?;
     let admin = Client::new(ClientOptions { base_url: app.url(), credential: Some(key.clone()) })?;
-    let told = tokio::time::timeout(PATIENCE, story::tell(&admin)).await;
+    let story = async {
+        // Until the server knows the time, nobody can sign in.
+        while admin.ready().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        story::tell(&admin).await
+    };
+    let told = tokio::time::timeout(PATIENCE, story).await;
     let outcome = told.unwrap_or_else(|_| bail!("nothing arrived for {PATIENCE:?}"));
     if options.keep && outcome.is_ok() {
         line(format_args!("\nThe server goes on until Ctrl-C. Try:"))?;

@@ -1,10 +1,12 @@
 //! Membership of this replica in the fleet: its row in the database, renewed while it lives.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use switchboard_events::Hub;
+use switchboard_events::{FeedObserver, Hub};
+use switchboard_model::feed::Tick;
 use switchboard_model::ids::InstanceId;
 use switchboard_model::instance::NewInstance;
 use switchboard_model::span::Span;
@@ -23,6 +25,16 @@ pub(crate) struct Membership {
     stores: Stores,
     hub: Arc<Hub>,
     instance: Mutex<NewInstance>,
+    /// Whether the lease of some replica has ended, as of the latest tick of the feed.
+    has_expired: AtomicBool,
+}
+
+impl FeedObserver for Membership {
+    fn observe(&self, tick: &Tick) {
+        if tick.next.instance.is_some_and(|expires_at| expires_at <= tick.now) {
+            self.has_expired.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Membership {
@@ -38,7 +50,7 @@ impl Membership {
             Span::MAX
         };
         stores.instances.register(&instance, lease).await?;
-        Ok(Self { stores, hub, instance: Mutex::new(instance) })
+        Ok(Self { stores, hub, instance: Mutex::new(instance), has_expired: AtomicBool::new(true) })
     }
 
     fn id(&self) -> InstanceId {
@@ -67,8 +79,10 @@ impl Membership {
         if !self.stores.instances.renew(&self.id(), LEASE).await? {
             self.rejoin().await?;
         }
-        for gone in self.stores.instances.sweep().await? {
-            tracing::warn!(instance = %gone, "a replica is gone");
+        if self.has_expired.swap(false, Ordering::Relaxed) {
+            for gone in self.stores.instances.sweep().await? {
+                tracing::warn!(instance = %gone, "a replica is gone");
+            }
         }
         Ok(())
     }

@@ -118,6 +118,18 @@ pub(crate) async fn ten_thousand_runs_of_many_tasks_are_made_at_once(backend: &d
     assert_eq!(in_state(&stores, RunState::Queued).await.len(), runs.len());
 }
 
+pub(crate) async fn a_full_queue_refuses_thousands_at_once(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let longest = spec("queue", |spec| (spec.overlap, spec.queue_max) = (Overlap::Queue, TaskSpec::MOST_QUEUED));
+    let task = create(&stores, &longest).await.id;
+    let runs: Vec<NewRun> = (0..4_000).map(|_| new_run(task)).collect();
+    let (made, refused) = runs.split_at(TaskSpec::MOST_QUEUED as usize);
+    let mut expected: Vec<_> = made.iter().map(|run| TriggerOutcome::Created(run.id)).collect();
+    expected.extend(refused.iter().map(|_| TriggerOutcome::QueueFull));
+    assert_eq!(trigger_many(&stores, &runs).await, expected);
+    assert_eq!(in_state(&stores, RunState::Queued).await.len(), made.len());
+}
+
 async fn create_many(
     stores: &Stores,
     context: &WriteContext,

@@ -6,7 +6,7 @@ use switchboard_model::Timestamp;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::fire::{MISFIRE_GRACE, plan as plan_due};
 use switchboard_model::ids::TaskId;
-use switchboard_model::run::{Ending, NewRun, RunState, SkipCause, SkipRange};
+use switchboard_model::run::{Ending, LeasedRun, NewRun, RunState, SkipCause, SkipRange};
 use switchboard_model::schedule::Schedule;
 use switchboard_model::span::Span;
 use switchboard_model::task::{
@@ -19,11 +19,13 @@ use switchboard_store_api::{
 
 use crate::Backend;
 use crate::fixtures::{
-    ALL, HOUR, LONG, Reader, create, database_time, every, finish, lease, lease_one, new_run, occurrence, plan,
-    request, scheduled, spec, states, system, task, trigger, wait_past,
+    ALL, HOUR, LONG, Reader, contend, create, database_time, every, finish, lease, lease_one, new_run, occurrence,
+    plan, replicas, request, run, scheduled, spec, states, system, task, trigger, wait_past,
 };
 
 const TICK: Span = Span::from_millis(100);
+/// How far ahead an instant is that has not come before a case has done what must come before it.
+const SOON: Span = Span::from_secs(4);
 
 async fn update(stores: &Stores, before: &Task, wanted: &TaskSpec) -> Task {
     match stores.tasks.update(&system(), before.id, before.version, wanted).await.unwrap() {
@@ -185,7 +187,7 @@ pub(crate) async fn a_pause_under_another_schedule_loses_nothing(backend: &dyn B
 
 pub(crate) async fn a_schedule_that_is_over_stays_paused(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let at = database_time(&stores).await + TICK.to_delta() * 3;
+    let at = database_time(&stores).await + SOON.to_delta();
     let wanted = spec("once", |spec| (spec.schedule, spec.missed) = (Some(Schedule::At(at)), MissedPolicy::Skip));
     let before = create(&stores, &wanted).await;
     let paused = stores.tasks.set_active(&system(), before.id, false).await.unwrap().unwrap();
@@ -225,7 +227,7 @@ pub(crate) async fn an_unarmed_task_is_armed_again(backend: &dyn Backend) {
     let stores = backend.stores().await;
     let armed = create(&stores, &scheduled("armed", |_| {})).await;
     let lost = create(&stores, &scheduled("lost", |_| {})).await;
-    let at = database_time(&stores).await + TICK.to_delta() * 2;
+    let at = database_time(&stores).await + SOON.to_delta();
     let over = create(&stores, &spec("over", |spec| spec.schedule = Some(Schedule::At(at)))).await;
     assert_eq!(stores.tasks.repair_unarmed(10).await.unwrap(), UnarmedReport::default());
     backend.unarm(lost.id).await;
@@ -266,4 +268,49 @@ pub(crate) async fn a_deleted_task_leaves_when_nothing_refers_to_it(backend: &dy
     stores.runs.sweep(Span::default(), 10).await.unwrap();
     assert_eq!(stores.tasks.sweep(LONG, 10).await.unwrap(), 0, "it was deleted just now");
     assert_eq!(sweep().await, 1);
+}
+
+/// How many runs are triggered beside each edit.
+const RUNS: usize = 7 * 3;
+
+async fn leased_by(stores: &Stores, kind: WorkerKind) -> Vec<LeasedRun> {
+    stores.runs.lease(&LeaseRequest { kind, ..request(100, LONG) }).await.unwrap().runs
+}
+
+pub(crate) async fn a_run_that_is_made_beside_an_edit_goes_by_one_definition(backend: &dyn Backend) {
+    let stores = replicas(backend, 4).await;
+    let builtin = spec("moved", |spec| (spec.priority, spec.max_attempts) = (1, 1));
+    let pull = spec("moved", |spec| {
+        spec.action = Action::Pull(PullAction {});
+        (spec.priority, spec.max_attempts) = (2, 2);
+    });
+    let mut task = create(&stores[0], &builtin).await;
+    for round in 0..20 {
+        let (wanted, theirs, others) = match round % 2 {
+            0 => (&pull, WorkerKind::External, WorkerKind::Replica),
+            _ => (&builtin, WorkerKind::Replica, WorkerKind::External),
+        };
+        let outcomes = contend(&stores, 8, |stores, n| {
+            let (before, wanted) = (task.clone(), wanted.clone());
+            async move {
+                if n == 0 {
+                    return Some(update(&stores, &before, &wanted).await);
+                }
+                for _ in 0..3 {
+                    trigger(&stores, new_run(before.id)).await;
+                }
+                None
+            }
+        })
+        .await;
+        task = outcomes.into_iter().flatten().next().expect("one of them has edited the task");
+        assert_eq!(leased_by(&stores[0], others).await, [], "no run is left with the action from before");
+        let all = leased_by(&stores[0], theirs).await;
+        assert_eq!(all.len(), RUNS);
+        for leased in all {
+            let made = run(&stores[0], leased.id).await;
+            assert!([(1, 1), (2, 2)].contains(&(made.priority, made.max_attempts)), "half of either: {made:?}");
+            finish(&stores[0], &leased, Ending::Succeeded(None)).await;
+        }
+    }
 }

@@ -40,7 +40,7 @@ pub(crate) const SHORT: Span = Span::from_millis(60);
 /// How long a claim is remembered that no case outlives.
 pub(crate) const HOUR: Span = Span::from_secs(3600);
 /// The most that a case waits for a condition.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(120);
 /// A page that holds all rows of a case.
 pub(crate) const ALL: PageRequest = PageRequest { after: None, limit: 500 };
 

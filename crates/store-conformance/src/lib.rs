@@ -155,6 +155,7 @@ cases! { $
         a_repeated_request_for_many_runs_is_replayed,
         a_request_that_makes_nothing_keeps_nothing,
         ten_thousand_runs_of_many_tasks_are_made_at_once,
+        a_full_queue_refuses_thousands_at_once,
         many_tasks_are_created_in_order_each_seeing_the_ones_before,
         a_repeated_request_for_many_tasks_is_replayed,
         racing_requests_for_the_same_keys_agree,
@@ -172,6 +173,7 @@ cases! { $
         a_redrive_follows_the_action_of_the_task_and_signals_once,
     }
     edits {
+        a_run_that_is_made_beside_an_edit_goes_by_one_definition,
         every_field_moves_the_next_occurrence_or_does_not,
         what_was_due_at_an_edit_is_recorded_as_missed,
         a_resume_follows_the_missed_policy,
@@ -217,6 +219,8 @@ cases! { $
         delayed_runs_take_no_permit_before_they_are_leased,
     }
     pool_limits {
+        a_lease_of_an_external_worker_ends_with_the_time_of_the_attempt,
+        other_leases_hold_as_long_as_they_were_asked_for,
         a_pool_leases_no_more_than_its_maximum,
         a_maximum_of_zero_pauses_a_pool,
         a_limited_pool_stands_in_nobodys_way,

@@ -1,4 +1,4 @@
-//! Pools: their maxima on all replicas together, and which workers they serve.
+//! Pools: their maxima on all replicas together, which workers they serve, and how long leases of either kind hold.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -6,15 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use switchboard_model::feed::TickRequest;
 use switchboard_model::identity::PoolName;
 use switchboard_model::ids::RunId;
-use switchboard_model::run::{Ending, RunState};
+use switchboard_model::run::{Ending, LeasedRun, RunState};
 use switchboard_model::setting::{FleetSettings, PoolSettings};
-use switchboard_model::task::{Action, PullAction, TaskSpec};
+use switchboard_model::span::Span;
+use switchboard_model::task::{Action, Concurrency, PullAction, RateLimit, TaskSpec};
 use switchboard_store_api::{LeaseBatch, LeaseRequest, PutOutcome, Stores, WorkerKind};
+use uuid::Uuid;
 
 use crate::Backend;
 use crate::fixtures::{
-    LONG, contend, finish, in_state, lease, lease_one, replicas, request, spec, states, system, triggered, until,
+    LONG, contend, finish, in_state, lease, lease_one, replicas, request, run, spec, states, system, triggered, until,
 };
+
+/// How long an attempt may take: less than the longest lease that a case asks for.
+const TIME: Span = Span::from_secs(30);
 
 /// Replaces the maxima of all pools.
 async fn limit(stores: &Stores, maxima: &[(&str, u32)]) {
@@ -145,4 +150,60 @@ pub(crate) async fn leasers_never_exceed_the_maximum_of_a_pool(backend: &dyn Bac
     assert_eq!(states(&stores[0], &all).await, [RunState::Succeeded; 60]);
     triggered(&stores[0], &spec("fresh", |_| {}), 5).await;
     assert_eq!(lease(&stores[0], 10, LONG).await.len(), 3, "all room is free again");
+}
+
+/// A task of external workers whose attempts may take so long.
+fn timed(name: &str, timeout: Option<Span>) -> TaskSpec {
+    TaskSpec { timeout, ..pull(name) }
+}
+
+/// Leases the one run that there is for external workers.
+async fn pulled(stores: &Stores, request: &LeaseRequest) -> LeasedRun {
+    let batch = until(async || stores.runs.lease(request).await.unwrap(), |batch| !batch.runs.is_empty()).await;
+    let [run] = <[LeasedRun; 1]>::try_from(batch.runs).expect("one run to lease");
+    run
+}
+
+fn external(lease: Span) -> LeaseRequest {
+    LeaseRequest { kind: WorkerKind::External, request: Some(Uuid::new_v4()), ..request(10, lease) }
+}
+
+pub(crate) async fn a_lease_of_an_external_worker_ends_with_the_time_of_the_attempt(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let keyed = Some(Concurrency { key: "narrow".parse().unwrap(), max: 1 });
+    let paced = Some(RateLimit { key: None, rate: "1000/1s".parse().unwrap() });
+    let plain = timed("plain", Some(TIME));
+    let keyed = TaskSpec { concurrency: keyed, ..timed("keyed", Some(TIME)) };
+    let paced = TaskSpec { rate_limit: paced, ..timed("paced", Some(TIME)) };
+    for wanted in [plain, keyed, paced] {
+        let ids = triggered(&stores, &wanted, 1).await;
+        let asked = external(LONG);
+        let leased = pulled(&stores, &asked).await;
+        let deadline = leased.leased_at + TIME.to_delta();
+        assert_eq!((leased.id, leased.lease_until), (ids[0], deadline), "{}", wanted.name);
+        let stored = run(&stores, leased.id).await;
+        assert_eq!((stored.lease_until, stored.deadline_at), (Some(deadline), Some(deadline)), "{}", wanted.name);
+
+        // Whoever repeats a request gets the lease anew, but no more time.
+        let again = pulled(&stores, &asked).await;
+        assert_eq!((again.id, again.fence, again.lease_until), (leased.id, leased.fence, deadline), "{}", wanted.name);
+        assert_eq!(run(&stores, leased.id).await.lease_until, Some(deadline), "{}", wanted.name);
+        finish(&stores, &leased, Ending::Succeeded(None)).await;
+    }
+}
+
+pub(crate) async fn other_leases_hold_as_long_as_they_were_asked_for(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let brief = Span::from_secs(10);
+    for (name, timeout, lease) in [("shorter", Some(TIME), brief), ("endless", None, LONG)] {
+        triggered(&stores, &timed(name, timeout), 1).await;
+        let leased = pulled(&stores, &external(lease)).await;
+        assert_eq!(leased.lease_until, leased.leased_at + lease.to_delta(), "{name}");
+        assert_eq!(run(&stores, leased.id).await.lease_until, Some(leased.lease_until), "{name}");
+    }
+    // A replica ends an attempt that takes too long, and needs its lease to say so.
+    triggered(&stores, &spec("executed", |spec| spec.timeout = Some(TIME)), 1).await;
+    let leased = lease_one(&stores, LONG).await;
+    assert_eq!(leased.lease_until, leased.leased_at + LONG.to_delta());
+    assert_eq!(run(&stores, leased.id).await.lease_until, Some(leased.lease_until));
 }

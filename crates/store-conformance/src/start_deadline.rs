@@ -12,6 +12,9 @@ use crate::fixtures::{
     trigger, triggered, wait_past,
 };
 
+/// A start deadline that has not passed before a case has done what must come before it.
+const SOON: Span = Span::from_secs(6);
+
 /// A task whose runs must start soon.
 fn hurried(name: &str, change: impl FnOnce(&mut TaskSpec)) -> TaskSpec {
     spec(name, |spec| {
@@ -58,7 +61,7 @@ pub(crate) async fn the_deadline_counts_from_when_the_run_is_due(backend: &dyn B
 
 pub(crate) async fn the_first_lease_ends_the_deadline(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let task = create(&stores, &hurried("hurried", |spec| spec.start_deadline = Some(Span::from_secs(2)))).await;
+    let task = create(&stores, &hurried("hurried", |spec| spec.start_deadline = Some(SOON))).await;
     let id = trigger(&stores, new_run(task.id)).await;
     let start_by = run(&stores, id).await.start_by.unwrap();
     let first = lease_one(&stores, LONG).await;
@@ -75,15 +78,14 @@ pub(crate) async fn runs_that_wait_come_too_late_as_well(backend: &dyn Backend) 
     let holder = triggered(&stores, &spec("holder", |spec| spec.concurrency = limit.clone()), 1).await;
     let first = lease_one(&stores, LONG).await;
     assert_eq!(first.id, holder[0]);
-    let long_enough = Some(Span::from_secs(1));
     let waiting = hurried("waiting", |spec| {
         spec.concurrency = limit;
-        spec.start_deadline = long_enough;
+        spec.start_deadline = Some(SOON);
     });
     let waiting = triggered(&stores, &waiting, 2).await;
     let paced = hurried("paced", |spec| {
         spec.rate_limit = Some(RateLimit { key: None, rate: "1/1h burst 1".parse().unwrap() });
-        spec.start_deadline = long_enough;
+        spec.start_deadline = Some(SOON);
     });
     let paced = triggered(&stores, &paced, 2).await;
     assert_eq!(lease_one(&stores, LONG).await.id, paced[0]);
@@ -101,7 +103,7 @@ pub(crate) async fn a_permit_passes_by_those_that_come_too_late(backend: &dyn Ba
     trigger(&stores, new_run(task.id)).await;
     let first = lease_one(&stores, LONG).await;
     let version = task.version;
-    let edited = TaskSpec { start_deadline: Some(Span::from_millis(500)), ..task.spec.clone() };
+    let edited = TaskSpec { start_deadline: Some(SOON), ..task.spec.clone() };
     stores.tasks.update(&system(), task.id, version, &edited).await.unwrap();
     let late = trigger(&stores, new_run(task.id)).await;
     stores.tasks.update(&system(), task.id, version + 1, &task.spec).await.unwrap();
@@ -119,7 +121,7 @@ pub(crate) async fn a_permit_passes_by_those_that_come_too_late(backend: &dyn Ba
 
 pub(crate) async fn a_retried_run_can_start_again(backend: &dyn Backend) {
     let stores = backend.stores().await;
-    let hurried = hurried("hurried", |spec| spec.start_deadline = Some(Span::from_secs(1)));
+    let hurried = hurried("hurried", |spec| spec.start_deadline = Some(SOON));
     let ids = triggered(&stores, &hurried, 1).await;
     miss(&stores, ids[0]).await;
     assert_eq!(expired(&stores, 10).await, 1);

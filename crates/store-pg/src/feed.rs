@@ -29,8 +29,8 @@ impl FeedStore for Feed {
             row = self.read(None, request).await?;
         }
         let mut tick = Tick::try_from(row)?;
-        let NextDue { task, scheduled_run, .. } = &mut tick.next;
-        for at in [task, scheduled_run] {
+        let NextDue { task, scheduled_run, start_by, .. } = &mut tick.next;
+        for at in [task, scheduled_run, start_by] {
             *at = self.0.schedule_clock.due(*at, tick.now);
         }
         Ok(tick)
@@ -156,6 +156,9 @@ impl Feed {
                      ORDER BY next_run_at LIMIT 1) AS task,
                     (SELECT run_at FROM switchboard.runs WHERE state = 'scheduled'
                      ORDER BY run_at LIMIT 1) AS scheduled_run,
+                    (SELECT start_by FROM switchboard.runs
+                     WHERE start_by IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting')
+                     ORDER BY start_by LIMIT 1) AS start_by,
                     (SELECT lease_until FROM switchboard.runs WHERE state = 'running'
                      ORDER BY lease_until LIMIT 1) AS lease,
                     (SELECT min(expires_at) FROM switchboard.instances) AS instance,
@@ -173,7 +176,10 @@ impl Feed {
                             SELECT FROM switchboard.runs
                             WHERE state = 'queued' AND pool = served.pool AND NOT is_pull LIMIT 1
                         ) AS ready
-                    ) AS has_queued
+                    ) AS has_queued,
+                    EXISTS (SELECT FROM switchboard.runs WHERE state = 'waiting' AND NOT is_paced)
+                        OR EXISTS (SELECT FROM switchboard.runs WHERE state = 'waiting' AND is_paced) AS has_waiting,
+                    EXISTS (SELECT FROM switchboard.outbox) AS has_outbox
              FROM facts CROSS JOIN packed",
         )
         .bind(previous.as_ref().map(|cursor| cursor.life))
@@ -314,12 +320,15 @@ struct TickRow {
     bodies: Vec<Option<String>>,
     task: Option<Timestamp>,
     scheduled_run: Option<Timestamp>,
+    start_by: Option<Timestamp>,
     lease: Option<Timestamp>,
     instance: Option<Timestamp>,
     presence: Option<Timestamp>,
     call: Option<Timestamp>,
     stream: Option<Timestamp>,
     has_queued: bool,
+    has_waiting: bool,
+    has_outbox: bool,
 }
 
 impl TryFrom<TickRow> for Tick {
@@ -344,12 +353,15 @@ impl TryFrom<TickRow> for Tick {
             next: NextDue {
                 task: row.task,
                 scheduled_run: row.scheduled_run,
+                start_by: row.start_by,
                 lease: row.lease,
                 instance: row.instance,
                 presence: row.presence,
                 call: row.call,
                 stream: row.stream,
                 has_queued: row.has_queued,
+                has_waiting: row.has_waiting,
+                has_outbox: row.has_outbox,
             },
         })
     }

@@ -114,12 +114,14 @@ fn fold<'s>(signals: impl Iterator<Item = &'s Signal>) -> Vec<Signal> {
 struct NextRow {
     task: Option<i64>,
     scheduled_run: Option<i64>,
+    start_by: Option<i64>,
     lease: Option<i64>,
     instance: Option<i64>,
     presence: Option<i64>,
     call: Option<i64>,
     stream: Option<i64>,
     has_queued: bool,
+    has_waiting: bool,
 }
 
 async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDue> {
@@ -128,6 +130,8 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
         SELECT (SELECT MIN(next_run_at) FROM tasks
                 WHERE is_active AND deleted_at IS NULL AND parked IS NULL AND next_run_at IS NOT NULL) AS task,
             (SELECT MIN(run_at) FROM runs WHERE state = 'scheduled') AS scheduled_run,
+            (SELECT MIN(start_by) FROM runs
+             WHERE start_by IS NOT NULL AND state IN ('scheduled', 'queued', 'waiting')) AS start_by,
             (SELECT MIN(lease_until) FROM runs WHERE state = 'running') AS lease,
             (SELECT MIN(expires_at) FROM instances) AS instance,
             (SELECT MIN(leaves_at) FROM presence WHERE leaves_at IS NOT NULL) AS presence,
@@ -136,7 +140,9 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
                 UNION ALL SELECT MIN(deadline_at) FROM calls WHERE state IN ('offered', 'claimed'))) AS call,
             (SELECT MIN(lease_until) FROM streams WHERE state = 'open') AS stream,
             EXISTS (SELECT 1 FROM json_each(?) AS pools CROSS JOIN runs
-                    WHERE runs.pool = pools.value AND runs.is_pull = 0 AND runs.state = 'queued') AS has_queued",
+                    WHERE runs.pool = pools.value AND runs.is_pull = 0 AND runs.state = 'queued') AS has_queued,
+            EXISTS (SELECT 1 FROM runs WHERE state = 'waiting' AND is_paced = 0)
+                OR EXISTS (SELECT 1 FROM runs WHERE state = 'waiting' AND is_paced = 1) AS has_waiting",
     )
     .bind(serde_json::to_string(&request.pools)?)
     .fetch_one(&database.readers)
@@ -146,12 +152,15 @@ async fn next_due(database: &Database, request: &TickRequest) -> DbResult<NextDu
     Ok(NextDue {
         task: due(row.task)?,
         scheduled_run: due(row.scheduled_run)?,
+        start_by: due(row.start_by)?,
         lease: row.lease.map(instant).transpose()?,
         instance: row.instance.map(instant).transpose()?,
         presence: row.presence.map(instant).transpose()?,
         call: row.call.map(instant).transpose()?,
         stream: row.stream.map(instant).transpose()?,
         has_queued: row.has_queued,
+        has_waiting: row.has_waiting,
+        has_outbox: false,
     })
 }
 

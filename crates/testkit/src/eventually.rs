@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// How long a wait may take unless it says otherwise; many times what is usual.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How long to pause between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -53,7 +53,7 @@ impl Eventually {
         Self { what: what.into(), within: DEADLINE }
     }
 
-    /// Sets how long the wait may take; 60 s otherwise.
+    /// Sets how long the wait may take; 120 s otherwise.
     #[must_use]
     pub const fn within(mut self, within: Duration) -> Self {
         self.within = within;
@@ -81,7 +81,7 @@ impl Eventually {
     }
 }
 
-/// Waits up to 60 s for a condition: `Some` and `Ok` end the wait, an `Err` says what was seen instead.
+/// Waits up to 120 s for a condition: `Some` and `Ok` end the wait, an `Err` says what was seen instead.
 ///
 /// # Panics
 /// Panics at the deadline with what the last look saw.

@@ -102,7 +102,7 @@ async fn foreign_origins_get_no_headers() {
 
 #[tokio::test]
 async fn a_body_that_comes_too_slowly_is_a_timeout_of_the_client() {
-    let replica = Replica::boot_with(|options| options.request_timeout = Duration::from_millis(200)).await;
+    let replica = Replica::boot_with(|options| options.request_timeout = Duration::from_secs(2)).await;
     let answer = replica.send_endless("POST", "/api/v1/rooms").await;
     let problem = answer.problem();
     assert_eq!((problem.status, problem.code), (408, ErrorCode::BadRequest));

@@ -153,7 +153,7 @@ async fn a_worker_learns_that_it_is_to_stop() {
 #[tokio::test]
 async fn heartbeats_prolong_no_lease_beyond_the_time_of_the_attempt() {
     let replica = Replica::boot().await;
-    let spec = json!({"name": "brief", "action": {"pull": {}}, "timeout": "300ms"}).to_string();
+    let spec = json!({"name": "brief", "action": {"pull": {}}, "timeout": "2s"}).to_string();
     let made = replica.ask("POST", "/api/v1/tasks", &spec).await.json();
     trigger(&replica, &format!("/api/v1/tasks/{}", made["id"].as_str().unwrap()), "1").await;
     let (path, fence, run) = lease_one(&replica, "default").await;
@@ -169,7 +169,7 @@ async fn heartbeats_prolong_no_lease_beyond_the_time_of_the_attempt() {
             return;
         }
         assert!(instant(&beat.json()["lease_until"]) <= deadline, "{}", beat.text());
-        assert!(started.elapsed() < Duration::from_secs(30));
+        assert!(started.elapsed() < Duration::from_secs(60));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct FaultyRuns {
     pub(crate) finishes: Semaphore,
     /// How many answers of `lease` that hand out runs still get lost.
     pub(crate) losing_leases: AtomicU32,
+    /// How long leases really hold, if not as long as the replica believes.
+    pub(crate) granting: Mutex<Option<Span>>,
 }
 
 impl FaultyRuns {
@@ -55,6 +57,7 @@ impl FaultyRuns {
             refused: Mutex::new(None),
             finishes: Semaphore::new(1_000),
             losing_leases: AtomicU32::new(0),
+            granting: Mutex::new(None),
         });
         (Stores { runs: faulty.clone(), ..stores.clone() }, faulty)
     }
@@ -117,7 +120,8 @@ impl RunStore for FaultyRuns {
     }
 
     async fn lease(&self, request: &LeaseRequest) -> StoreResult<LeaseBatch> {
-        let batch = self.inner.lease(request).await?;
+        let lease = self.granting.lock().unwrap_or(request.lease);
+        let batch = self.inner.lease(&LeaseRequest { lease, ..request.clone() }).await?;
         if !batch.runs.is_empty() && is_next(&self.losing_leases) {
             return Err(StoreError::Unavailable("as the test wants it".into()));
         }

@@ -29,13 +29,24 @@ use tokio_util::task::TaskTracker;
 /// and their own timers wake.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// The most that a test waits for what happens at a time of its own, such as a renewal.
+const LONG: Duration = Duration::from_secs(120);
+
 /// Waits until `probe` gives something; panics with what it last saw.
-pub(crate) async fn eventually<T, S, F>(mut probe: impl FnMut() -> F) -> T
+pub(crate) async fn eventually<T, S, F>(probe: impl FnMut() -> F) -> T
 where
     S: Debug,
     F: Future<Output = Result<T, S>>,
 {
-    let give_up = Instant::now() + DEADLINE;
+    eventually_within(DEADLINE, probe).await
+}
+
+async fn eventually_within<T, S, F>(within: Duration, mut probe: impl FnMut() -> F) -> T
+where
+    S: Debug,
+    F: Future<Output = Result<T, S>>,
+{
+    let give_up = Instant::now() + within;
     loop {
         match probe().await {
             Ok(found) => return found,
@@ -130,7 +141,7 @@ impl Bench {
         }
         self.stop.cancel();
         self.tracker.close();
-        tokio::time::timeout(DEADLINE, self.tracker.wait()).await.expect("every task ends");
+        tokio::time::timeout(LONG, self.tracker.wait()).await.expect("every task ends");
     }
 
     /// Reads the feed from its beginning.
@@ -178,6 +189,16 @@ impl Bench {
             if wanted(&run) { Ok(run) } else { Err(run) }
         })
         .await
+    }
+
+    /// Waits until the lease of a run is renewed.
+    pub(crate) async fn until_renewed(&self, id: RunId) {
+        let leased_until = self.run(id).await.lease_until;
+        eventually_within(LONG, async || {
+            let run = self.run(id).await;
+            if run.lease_until > leased_until { Ok(()) } else { Err(run) }
+        })
+        .await;
     }
 
     /// Waits until a run is in a state.

@@ -202,7 +202,8 @@ async fn an_end_that_is_refused_does_not_harm_its_neighbours() {
     *faults.refused.lock() = Some(refused);
     // The first batch is held back until the others have gathered behind it.
     faults.finishes.forget_permits(1_000);
-    let replica = bench.replica_with(&stores, registry, |_| {});
+    // The lease of the refused one outlives the test.
+    let replica = bench.replica_with(&stores, registry, |options| options.lease = Span::from_secs(600));
     eventually(async || match calls.load(Ordering::SeqCst) {
         10 => Ok(()),
         called => Err(called),

@@ -14,18 +14,27 @@ pub(crate) fn system_functions(stores: &Stores, ages: HistoryAges) -> SystemRegi
     let registry = SystemRegistry::standard(stores, ages);
     #[cfg(debug_assertions)]
     let registry = registry
-        .with("test.wait", |stop| wait(stop, std::time::Duration::from_millis(1500)))
-        .with("test.wait_minute", |stop| wait(stop, std::time::Duration::from_secs(60)))
+        .with("test.wait", |stop| until(stop, tokio::time::sleep(std::time::Duration::from_millis(1500))))
+        .with("test.gate", |stop| until(stop, gate()))
         .with("test.kill", kill);
     registry
 }
 
 /// Takes its time, for tests that need a run to be under way; not in release builds.
 #[cfg(debug_assertions)]
-async fn wait(stop: CancellationToken, time: std::time::Duration) -> Result<JsonText, ActionError> {
-    match stop.run_until_cancelled(tokio::time::sleep(time)).await {
+async fn until(stop: CancellationToken, end: impl Future<Output = ()>) -> Result<JsonText, ActionError> {
+    match stop.run_until_cancelled(end).await {
         Some(()) => Ok(JsonText::null()),
         None => Err(ActionError::Permanent("stopped".to_owned())),
+    }
+}
+
+/// Waits for a file `gate` in the working folder: the test decides when its runs end, however slow the machine is; not
+/// in release builds.
+#[cfg(debug_assertions)]
+async fn gate() {
+    while !std::path::Path::new("gate").exists() {
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
 }
 

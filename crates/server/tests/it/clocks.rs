@@ -10,17 +10,18 @@ use switchboard_model::user::UserRole;
 use switchboard_model::wire::auth::{LoginRequest, Password, UserRequest};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{TicketRequest, WebhookSecretRequest};
-use switchboard_testkit::{Cluster, ledger};
+use switchboard_testkit::{Cluster, ledger, wait_until};
 
 use crate::fixtures::{
-    cluster, create_room, create_task, ended, event_task, runs, skips, slow_task, succeeded, trigger,
+    cluster, create_room, create_task, ended, event_task, gated_task, runs, skips, started, succeeded, trigger,
 };
 
 /// How long after its time a run may start on a busy machine; far less than the clocks are wrong.
 const LATE: TimeDelta = TimeDelta::seconds(60);
 
 async fn skewed() -> Cluster {
-    cluster(3).lease("3s".parse().unwrap()).clock_offset(0, 30).clock_offset(1, -30).await
+    // No replica has permits for all the long runs, and each has one left for others.
+    cluster(3).env("SWITCHBOARD_SCHEDULER__PERMITS", "4").clock_offset(0, 30).clock_offset(1, -30).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -30,12 +31,21 @@ async fn schedules_and_leases_go_by_database_time() {
     let mut value = event_task("tick", "lobby");
     value["schedule"] = serde_json::json!({"every": {"interval": "1s"}});
     let task = create_task(cluster.any(), value).await;
-    // Longer than a renewal takes, on each of the replicas.
-    let slow = create_task(cluster.any(), slow_task("slow")).await;
+    let gated = create_task(cluster.any(), gated_task("held")).await;
     let mut triggered = Vec::new();
     for index in 0..9 {
-        triggered.push(trigger(cluster.client(index % 3), slow.id).await);
+        triggered.push(trigger(cluster.client(index % 3), gated.id).await);
     }
+    // Each lasts longer than it takes to renew its lease.
+    for run in &triggered {
+        let leased_until = started(cluster.any(), *run).await.lease_until;
+        wait_until("a renewal", async || {
+            let run = cluster.any().get_run(*run).await.unwrap();
+            if run.lease_until > leased_until { Ok(()) } else { Err(run) }
+        })
+        .await;
+    }
+    cluster.open_gate();
     for run in triggered {
         let run = ended(cluster.any(), run).await;
         assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1), "no lease is lost: {run:?}");

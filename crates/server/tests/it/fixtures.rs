@@ -93,6 +93,11 @@ pub(crate) fn slow_task(name: &str) -> serde_json::Value {
     serde_json::json!({"name": name, "action": {"system": {"function": "test.wait"}}})
 }
 
+/// A task whose runs end when the test opens the gate, and not before. Attempts never run out.
+pub(crate) fn gated_task(name: &str) -> serde_json::Value {
+    serde_json::json!({"name": name, "action": {"system": {"function": "test.gate"}}, "max_attempts": 1000})
+}
+
 pub(crate) async fn create_room(client: &Client, name: &str) {
     let request = RoomRequest { name: room(name), kind: RoomKind::Public, retention: Retention::default() };
     client.create_room(&request).await.unwrap();
@@ -139,6 +144,26 @@ pub(crate) async fn all_events(client: &Client) -> Vec<String> {
             assert_eq!(event.offset, i64::try_from(messages.len()).unwrap());
         }
     }
+}
+
+/// Waits until a run is under way.
+pub(crate) async fn started(client: &Client, run: RunId) -> Run {
+    wait_until("the start of a run", async || {
+        let run = client.get_run(run).await.map_err(|error| error.to_string())?;
+        if run.state == RunState::Running { Ok(run) } else { Err(format!("{:?}", run.state)) }
+    })
+    .await
+}
+
+/// Waits until a replica whose name begins so holds runs of a task, and returns them.
+pub(crate) async fn held_by(client: &Client, task: TaskId, prefix: &str) -> Vec<RunId> {
+    wait_until("runs on one replica", async || {
+        let runs = runs(client, task).await;
+        let held = runs.iter().filter(|run| run.state == RunState::Running && is_on(run, prefix));
+        let held: Vec<RunId> = held.map(|run| run.id).collect();
+        if held.is_empty() { Err(runs) } else { Ok(held) }
+    })
+    .await
 }
 
 /// Tells whether a replica whose name begins so was the last to lease a run.

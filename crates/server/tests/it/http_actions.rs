@@ -84,8 +84,8 @@ async fn a_request_carries_its_run_and_is_signed_by_each_secret(cluster: Cluster
     assert!(sent.header("user-agent").starts_with("Switchboard/"));
     // The time is that of the database, which runs on this machine.
     let timestamp: i64 = sent.header("webhook-timestamp").parse().unwrap();
-    let started = run.started_at.unwrap().timestamp();
-    assert!((started - 1..=started + 5).contains(&timestamp), "{timestamp} {started}");
+    let [started, finished] = [run.started_at, run.finished_at].map(|at| at.unwrap().timestamp());
+    assert!((started - 1..=finished + 1).contains(&timestamp), "{timestamp} between {started} and {finished}");
     let by =
         |secret: &str| standardwebhooks::Webhook::new(secret).unwrap().sign(&id, timestamp, BODY.as_bytes()).unwrap();
     let signatures: Vec<_> = sent.header("webhook-signature").split(' ').collect();
@@ -226,13 +226,16 @@ async fn a_slow_body_is_not_waited_for() {
     };
     let receiver = Receiver::answering(slow).await;
     let cluster = allowing(cluster(1).sqlite()).env("SWITCHBOARD_OUTBOUND__TIMEOUT", "500ms").await;
-    let start = Instant::now();
     let by_default = run(cluster.any(), &receiver.url("/"), json!({"max_attempts": 1})).await;
     let by_task = json!({"name": "own", "max_attempts": 1, "timeout": "700ms"});
     let by_task = run(cluster.any(), &receiver.url("/"), by_task).await;
     assert_eq!([by_default.state, by_task.state], [RunState::Dead; 2]);
     assert!(by_default.error.unwrap().starts_with("there was no answer"));
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    for (run, limit) in [(by_default.id, "500ms"), (by_task.id, "700ms")] {
+        let run = cluster.any().get_run(run).await.unwrap();
+        let took = run.finished_at.unwrap() - run.started_at.unwrap();
+        assert!(took < chrono::TimeDelta::seconds(20), "{limit} took {took}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -245,7 +248,8 @@ async fn a_cancelled_run_drops_its_request_at_once() {
     let asked = Instant::now();
     cluster.any().cancel_run(id).await.unwrap();
     let waited = receiver.abandoned().await - asked;
-    assert!(waited < Duration::from_secs(1), "{waited:?}");
+    // Usually a few milliseconds; the request itself would go on for half a minute.
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
     assert_eq!(ended(cluster.any(), id).await.state, RunState::Cancelled);
     assert_eq!(receiver.received().len(), 1);
 }

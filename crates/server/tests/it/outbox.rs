@@ -10,14 +10,15 @@ use switchboard_testkit::wait_until;
 use crate::fixtures::{cluster, create_room, create_task, err, event_task, out, room, succeeded, switchboard};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trigger_of_an_application_is_carried_out_within_a_second_or_two() {
+async fn a_trigger_of_an_application_is_carried_out_soon() {
     let cluster = cluster(2).await;
     create_room(cluster.any(), "lobby").await;
     let task = create_task(cluster.any(), event_task("greet", "lobby")).await;
     let called = Instant::now();
     cluster.database().execute(r#"SELECT switchboard.trigger('greet', '{"to": "\u0000 \ud800"}', 'once')"#).await;
     let runs = succeeded(cluster.any(), task.id, 1).await;
-    assert!(called.elapsed() < Duration::from_secs(5), "it took {:?}", called.elapsed());
+    // Usually less than a second, on any machine.
+    assert!(called.elapsed() < Duration::from_secs(20), "it took {:?}", called.elapsed());
     assert_eq!((runs.len(), runs[0].trigger, runs[0].state), (1, Trigger::Sql, RunState::Succeeded));
     let history = cluster.any().history(&room("lobby"), 0, 10).await.unwrap();
     assert_eq!(history.events.len(), 1);

@@ -17,7 +17,7 @@ use switchboard_testkit::{Cluster, ledger, wait_until};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::fixtures::{create_task, ended, json as payload, on_both_databases, runs};
+use crate::fixtures::{create_task, ended, json as payload, on_both_databases, runs, started};
 
 on_both_databases! {
     runs_are_executed_once_by_many_workers,
@@ -45,14 +45,19 @@ impl Workers {
         (Self { folder: tempfile::tempdir().unwrap(), key, processes: BTreeMap::new() }, task.id)
     }
 
-    /// Starts a worker against one of the replicas.
+    /// Starts a worker against one of the replicas whose leases outlive any pause of a busy machine.
     fn start(&mut self, name: &'static str, url: &str) {
+        self.start_leasing(name, url, "60");
+    }
+
+    /// Starts a worker whose leases hold for so many seconds.
+    fn start_leasing(&mut self, name: &'static str, url: &str, lease: &str) {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides/pull_worker.py");
         let output = File::create(self.log_of(name)).unwrap();
         let errors = output.try_clone().unwrap();
         let child = Command::new("python3")
             .arg(script)
-            .args(["words", "--name", name, "--lease", "6", "--wait", "5"])
+            .args(["words", "--name", name, "--lease", lease, "--wait", "5"])
             .env("SWITCHBOARD_URL", url)
             .env("SWITCHBOARD_API_KEY", self.key.expose())
             .env("NO_PROXY", "*")
@@ -112,14 +117,6 @@ async fn trigger(client: &Client, task: TaskId, input: Value) -> RunId {
     client.trigger_task(task, &request).await.unwrap().run_id
 }
 
-async fn running(client: &Client, id: RunId) -> Run {
-    wait_until("the start of a run", async || {
-        let run = client.get_run(id).await.unwrap();
-        (run.state == RunState::Running).then_some(run)
-    })
-    .await
-}
-
 fn result(run: &Run) -> Value {
     serde_json::from_str(run.result.as_ref().unwrap().as_str()).unwrap()
 }
@@ -149,9 +146,10 @@ async fn runs_are_executed_once_by_many_workers(cluster: Cluster) {
 async fn a_killed_worker_loses_its_run_to_another_one(cluster: Cluster) {
     let (mut workers, task) = Workers::of(&cluster).await;
     let urls = cluster.base_urls();
-    workers.start("first", &urls[0]);
-    let id = trigger(cluster.any(), task, json!({"text": "a b c", "seconds": 3})).await;
-    let before = running(cluster.any(), id).await;
+    workers.start_leasing("first", &urls[0], "5");
+    // Longer than it takes to see that it has begun.
+    let id = trigger(cluster.any(), task, json!({"text": "a b c", "seconds": 15})).await;
+    let before = started(cluster.any(), id).await;
     workers.kill("first");
     workers.start("second", urls.last().unwrap());
     let after = ended(cluster.any(), id).await;
@@ -168,7 +166,7 @@ async fn a_worker_that_is_stopped_gives_its_run_back(cluster: Cluster) {
     let (mut workers, task) = Workers::of(&cluster).await;
     workers.start("one", &cluster.base_urls()[0]);
     let id = trigger(cluster.any(), task, json!({"text": "a", "seconds": 600})).await;
-    running(cluster.any(), id).await;
+    started(cluster.any(), id).await;
     let status = workers.stop("one").await;
     assert!(status.success(), "{status}: {}", workers.said("one"));
     let run = cluster.any().get_run(id).await.unwrap();
@@ -176,7 +174,7 @@ async fn a_worker_that_is_stopped_gives_its_run_back(cluster: Cluster) {
 
     // One that waits for work ends at once, too.
     workers.start("idle", &cluster.base_urls()[0]);
-    let run = running(cluster.any(), id).await;
+    let run = started(cluster.any(), id).await;
     assert_eq!(run.attempt, 1);
     assert!(workers.stop("idle").await.success());
 }
@@ -185,7 +183,7 @@ async fn a_cancelled_run_stops_in_the_middle(cluster: Cluster) {
     let (mut workers, task) = Workers::of(&cluster).await;
     workers.start("one", &cluster.base_urls()[0]);
     let id = trigger(cluster.any(), task, json!({"text": "a", "seconds": 600})).await;
-    running(cluster.any(), id).await;
+    started(cluster.any(), id).await;
     cluster.any().cancel_run(id).await.unwrap();
     assert_eq!(ended(cluster.any(), id).await.state, RunState::Cancelled);
     let next = trigger(cluster.any(), task, json!({"text": "a b"})).await;
@@ -206,7 +204,7 @@ async fn a_lost_answer_loses_no_run(cluster: Cluster) {
         request_id: Uuid::new_v4(),
         worker: "test".parse().unwrap(),
         max: 2,
-        lease: Some(Span::from_secs(2)),
+        lease: Some(Span::from_secs(15)),
         wait: None,
     };
     let lost = client(0).lease_runs(&pool, &request).await.unwrap();

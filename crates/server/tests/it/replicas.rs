@@ -8,11 +8,11 @@ use switchboard_model::page::PageRequest;
 use switchboard_model::run::{Run, RunState};
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::op::Since;
-use switchboard_testkit::{Cluster, ledger, wait_until};
+use switchboard_testkit::{Cluster, Signal, ledger, wait_until};
 
 use crate::fixtures::{
-    cluster, create_room, create_task, ended, event, event_task, is_on, next_event, next_events, room, runs, skips,
-    slow_task, succeeded, trigger,
+    cluster, create_room, create_task, ended, event, event_task, gated_task, next_event, next_events, room, runs,
+    skips, started, succeeded, trigger,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -35,7 +35,7 @@ async fn every_second_has_exactly_one_run() {
     let mut value = event_task("tick", "lobby");
     value["schedule"] = serde_json::json!({"every": {"interval": "1s"}});
     let task = create_task(cluster.any(), value).await;
-    let runs = succeeded(cluster.any(), task.id, 30).await;
+    let runs = succeeded(cluster.any(), task.id, 20).await;
     let due: BTreeSet<_> = runs.iter().filter_map(|run| run.scheduled_for).collect();
     assert_eq!(due.len(), runs.len(), "each run has an occurrence of its own");
     let (first, last) = (*due.first().unwrap(), *due.last().unwrap());
@@ -48,16 +48,30 @@ async fn every_second_has_exactly_one_run() {
     assert_eq!(messages.len(), history.events.len(), "and no event twice");
 }
 
+/// Triggers two runs, and waits until each of two replicas with one permit holds one of them: they end only when the
+/// test says so, so neither replica can take both.
+async fn both_hold_a_run(cluster: &Cluster) -> Vec<Run> {
+    let task = create_task(cluster.any(), gated_task("held")).await;
+    for _ in 0..2 {
+        trigger(cluster.any(), task.id).await;
+    }
+    wait_until("a run on each replica", async || {
+        let runs = runs(cluster.any(), task.id).await;
+        let running = runs.iter().filter(|run| run.state == RunState::Running);
+        let holders: BTreeSet<_> = running.filter_map(|run| run.leased_by.clone()).collect();
+        if holders.len() == 2 { Ok(runs) } else { Err(runs) }
+    })
+    .await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn both_replicas_execute() {
     let cluster = cluster(2).env("SWITCHBOARD_SCHEDULER__PERMITS", "1").await;
-    let task = create_task(cluster.any(), slow_task("slow")).await;
-    for _ in 0..4 {
-        trigger(cluster.any(), task.id).await;
+    let held = both_hold_a_run(&cluster).await;
+    cluster.open_gate();
+    for run in held {
+        assert_eq!(ended(cluster.any(), run.id).await.state, RunState::Succeeded);
     }
-    let runs = succeeded(cluster.any(), task.id, 4).await;
-    let holders: BTreeSet<_> = runs.iter().map(|run| run.leased_by.clone().unwrap()).collect();
-    assert_eq!(holders.len(), 2, "{holders:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -107,33 +121,30 @@ async fn events_cross_replicas_without_hints() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_replica_that_is_added_takes_work() {
     let mut cluster = cluster(1).env("SWITCHBOARD_SCHEDULER__PERMITS", "1").await;
-    let task = create_task(cluster.any(), slow_task("slow")).await;
-    let added = cluster.add().await;
-    for _ in 0..4 {
-        trigger(cluster.client(added), task.id).await;
-    }
-    let runs = succeeded(cluster.any(), task.id, 4).await;
-    let holders: BTreeSet<_> = runs.iter().map(|run| run.leased_by.clone().unwrap()).collect();
-    assert_eq!(holders.len(), 2, "{holders:?}");
+    cluster.add().await;
+    both_hold_a_run(&cluster).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopping_replica_finishes_its_runs_and_moves_its_sockets() {
-    // With one permit each, no replica can take all the runs at once.
     let mut cluster = cluster(2).env("SWITCHBOARD_SCHEDULER__PERMITS", "1").await;
     create_room(cluster.any(), "lobby").await;
     let mut socket = cluster.socket(0, "ann").await;
     socket.handle().join(&room("lobby"), Since::default()).await.unwrap();
-    let task = create_task(cluster.client(0), slow_task("slow")).await;
-    let triggered = join_all((0..6).map(|_| trigger(cluster.client(0), task.id))).await;
-    wait_until("a run on the replica that stops", async || {
-        let here = |run: &Run| run.state == RunState::Running && is_on(run, "a-");
-        runs(cluster.client(1), task.id).await.iter().any(here).then_some(())
-    })
-    .await;
-    let status = cluster.stop(0).await;
+    let held = both_hold_a_run(&cluster).await;
+    let task = held[0].task_id;
+    let queued = join_all((0..4).map(|_| trigger(cluster.client(0), task))).await;
+    cluster.kill(0, Signal::SIGTERM);
+    wait_until("the stop to begin", async || cluster.client(0).ready().await.is_err().then_some(())).await;
+    cluster.open_gate();
+    let status = cluster.ended(0).await;
     assert!(status.success(), "{status}");
-    for run in triggered {
+    for before in held {
+        let run = ended(cluster.client(1), before.id).await;
+        assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1), "no run is lost or repeated");
+        assert_eq!(run.leased_by, before.leased_by, "whoever began it has ended it");
+    }
+    for run in queued {
         let run = ended(cluster.client(1), run).await;
         assert_eq!((run.state, run.attempt), (RunState::Succeeded, 1), "no run is lost or repeated");
     }
@@ -152,12 +163,9 @@ async fn a_stopping_replica_finishes_its_runs_and_moves_its_sockets() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cancel_reaches_the_replica_that_runs() {
     let cluster = cluster(2).await;
-    let task = create_task(cluster.any(), slow_task("slow")).await;
+    let task = create_task(cluster.any(), gated_task("held")).await;
     let run = trigger(cluster.any(), task.id).await;
-    wait_until("the start", async || {
-        (cluster.any().get_run(run).await.unwrap().state == RunState::Running).then_some(())
-    })
-    .await;
+    started(cluster.any(), run).await;
     cluster.any().cancel_run(run).await.unwrap();
     assert_eq!(ended(cluster.any(), run).await.state, RunState::Cancelled);
 }

@@ -35,7 +35,7 @@ async fn lease(client: &Client, max: u32, wait: Span) -> Vec<PulledRun> {
         request_id: Uuid::new_v4(),
         worker: "test".parse().unwrap(),
         max,
-        lease: Some(Span::from_secs(60)),
+        lease: Some(Span::from_secs(600)),
         wait: Some(wait),
     };
     client.lease_runs(&"default".parse().unwrap(), &request).await.unwrap()
@@ -83,7 +83,7 @@ async fn a_pool_has_a_maximum_over_the_fleet(cluster: Cluster) {
     let client = cluster.client(cluster.size() - 1);
     assert_eq!(lease(client, 10, Span::default()).await, []);
     client.finish_run(first[0].id, &FinishRequest { fence: first[0].fence, result: None }).await.unwrap();
-    assert_eq!(lease(client, 10, Span::from_secs(10)).await.len(), 1);
+    assert_eq!(lease(client, 10, Span::from_secs(25)).await.len(), 1);
     let (more, delay) = while_waiting(&cluster, &["fleet", "pool", "default", "--max", "4"]).await;
     assert_eq!(more.len(), 2);
     assert!(delay < SOON, "{delay:?}");

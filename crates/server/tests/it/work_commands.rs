@@ -35,18 +35,18 @@ async fn a_run_is_worked_on_step_by_step() {
     assert!(out(&made).contains("not_found"), "{}", out(&made));
 
     let runs =
-        cli.gives(&["work", "lease", "default", "--worker", "me", "--max", "5", "--lease", "5m", "--wait", "5s"]);
+        cli.gives(&["work", "lease", "default", "--worker", "me", "--max", "5", "--lease", "5m", "--wait", "25s"]);
     let (id, fence) = (runs[0]["id"].as_str().unwrap(), runs[0]["fence"].to_string());
     assert_eq!(runs[0]["input"], json!({"n": 1.0e5}));
     assert!(cli.says(&["work", "heartbeat", id, "--fence", &fence]).starts_with("The lease holds until"));
     assert!(cli.fails(&["work", "heartbeat", id, "--fence", "0"]).contains("fenced"));
     let said = cli.says(&["work", "fail", id, "--fence", &fence, "--error", "no", "--delay", "0s"]);
     assert!(said.contains("is tried again"), "{said}");
-    let runs = cli.gives(&["work", "lease", "default", "--wait", "5s"]);
+    let runs = cli.gives(&["work", "lease", "default", "--wait", "25s"]);
     let fence = runs[0]["fence"].to_string();
     assert_eq!((runs[0]["id"].as_str(), &runs[0]["attempt"]), (Some(id), &json!(2)));
     assert!(cli.says(&["work", "release", id, "--fence", &fence]).contains(": queued"));
-    let runs = cli.gives(&["work", "lease", "default", "--wait", "5s"]);
+    let runs = cli.gives(&["work", "lease", "default", "--wait", "25s"]);
     let fence = runs[0]["fence"].to_string();
     let finish = ["work", "finish", id, "--fence", &fence, "--result", "{\"ok\":true}"];
     assert_eq!(cli.says(&finish), format!("Run {id}: succeeded.\n"));

@@ -17,6 +17,11 @@ pub(crate) struct PgBackend {
 }
 
 impl PgBackend {
+    /// Goes by a database that was made for the test.
+    pub(crate) fn on(database: TestDatabase) -> Self {
+        Self { database, tracker: TaskTracker::new(), stop: CancellationToken::new() }
+    }
+
     /// Opens one more replica.
     pub(crate) async fn open(&self, options: &PgOptions) -> Stores {
         open(options, &self.tracker, self.stop.clone()).await.unwrap()
@@ -44,8 +49,7 @@ pub(crate) fn options(url: &str) -> PgOptions {
 #[async_trait]
 impl Backend for PgBackend {
     async fn create() -> Self {
-        let database = TestDatabase::create().await;
-        Self { database, tracker: TaskTracker::new(), stop: CancellationToken::new() }
+        Self::on(TestDatabase::create().await)
     }
 
     async fn stores(&self) -> Stores {

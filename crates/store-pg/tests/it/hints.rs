@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use sqlx::postgres::PgConnection;
 use switchboard_model::feed::{FeedCursor, ListenerMode, Signal, SignalKind, TickRequest};
 use switchboard_store_api::{HintReceiver, Stores};
 use switchboard_store_conformance::Backend as _;
@@ -24,6 +25,14 @@ async fn mode(hints: &mut HintReceiver, wanted: ListenerMode) {
 async fn emit(stores: &Stores, key: &str) {
     let signal = Signal { kind: SignalKind::RoomChanged, key: key.to_owned(), pos: 0, body: None };
     stores.feed.emit(&[signal]).await.unwrap();
+}
+
+/// Lets sessions of the database begin, or none but those that exist.
+async fn allow_connections(admin: &mut PgConnection, allowed: bool) {
+    let statement = format!(
+        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I ALLOW_CONNECTIONS {allowed}', current_database()); END $$"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(admin).await.unwrap();
 }
 
 /// Ticks whenever a hint comes, until the signal is there.
@@ -60,18 +69,22 @@ async fn a_lost_listener_is_seen_and_made_again_and_nothing_is_lost() {
     let mut hints = reader.feed.hints();
     mode(&mut hints, ListenerMode::Listening).await;
     let mut cursor = reader.feed.tick(None, &TickRequest::default()).await.unwrap().cursor;
+    let mut admin = backend.database.pool().acquire().await.unwrap();
     for n in 0..3 {
+        // Nobody listens again before this test has seen that nobody does.
+        allow_connections(&mut admin, false).await;
         let killed: i64 = sqlx::query_scalar(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
              WHERE datname = current_database() AND application_name = 'switchboard listener'",
         )
-        .fetch_one(backend.database.pool())
+        .fetch_one(&mut *admin)
         .await
         .unwrap();
         assert!(killed >= 1);
+        mode(&mut hints, ListenerMode::Polling).await;
+        allow_connections(&mut admin, true).await;
         let key = format!("room{n}");
         emit(&writer, &key).await;
-        mode(&mut hints, ListenerMode::Polling).await;
         mode(&mut hints, ListenerMode::Listening).await;
         // Whatever was notified in between, the return to listening is a hint to tick.
         follow(&reader, &mut hints, &mut cursor, &key).await;

@@ -10,6 +10,7 @@ mod hints;
 mod migrations;
 mod outbox;
 mod pooled;
+mod proxied;
 mod sweeps;
 mod waits;
 

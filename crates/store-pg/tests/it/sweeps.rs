@@ -2,7 +2,7 @@
 
 use switchboard_model::span::Span;
 use switchboard_store_conformance::Backend as _;
-use switchboard_testkit::wait_until;
+use switchboard_testkit::{TestDatabase, wait_until};
 
 use crate::backend::PgBackend;
 
@@ -70,14 +70,14 @@ async fn permit_keys_that_no_run_needs_are_forgotten_unless_somebody_holds_their
 
 #[tokio::test]
 async fn a_sweep_that_finds_nothing_writes_nothing() {
-    let backend = PgBackend::create().await;
+    let backend = PgBackend::on(TestDatabase::empty_on_own_server().await);
     let stores = backend.stores().await;
     let position = async || -> String {
         let query = sqlx::query_scalar("SELECT pg_current_wal_insert_lsn()::text");
         query.fetch_one(backend.database.pool()).await.unwrap()
     };
     let (age, limit) = (Span::from_secs(3_600), 10);
-    // Other databases of the server write too, but not all the time; a sweep that writes does so each time.
+    // The server itself writes too, but not all the time; a sweep that writes does so each time.
     wait_until("a sweep beside which nothing is written", async || {
         let before = position().await;
         assert_eq!(stores.runs.sweep(age, limit).await.unwrap(), 0);

@@ -4,16 +4,24 @@ use std::time::Duration;
 
 use switchboard_model::Timestamp;
 use switchboard_model::auth_session::NewAuthSession;
-use switchboard_model::ids::{RunId, SessionId, TaskId, WebhookSecretId};
+use switchboard_model::identity::PoolName;
+use switchboard_model::ids::{InstanceId, RunId, SessionId, TaskId, WebhookSecretId};
 use switchboard_model::run::{NewRun, Trigger};
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
+use switchboard_model::task::TaskSpec;
 use switchboard_model::user::{NewUser, UserEdit, UserRole};
 use switchboard_model::webhook::{NewWebhookSecret, SecretPurpose};
-use switchboard_store_api::{LimitTake, Stores, TriggerOutcome, UserUpdateOutcome, WriteContext};
+use switchboard_store_api::{
+    LeaseRequest, LimitTake, RenewOutcome, Renewal, Stores, TaskUpdateOutcome, TriggerOutcome, UserUpdateOutcome,
+    WorkerKind, WriteContext,
+};
 use switchboard_store_conformance::Backend as _;
 
 use crate::backend::PgBackend;
+
+/// Longer than any test takes.
+const LEASE: Span = Span::from_secs(600);
 
 const DISABLED: UserEdit = UserEdit { role: UserRole::User, is_disabled: true };
 
@@ -183,6 +191,78 @@ async fn a_webhook_makes_a_run_behind_the_end_of_the_one_before() {
     let deliver = async move { stores.runs.trigger(&context(), &delivery).await.unwrap().now().unwrap() };
     let ending = "UPDATE switchboard.runs SET state = 'succeeded', finished_at = now()";
     assert_eq!(behind(&backend, ending, deliver).await, TriggerOutcome::Created(id));
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn an_edit_waits_for_a_trigger_that_has_read_the_task() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let id = create_task(&stores).await;
+    let spec = stores.tasks.get(id).await.unwrap().unwrap().spec;
+    let wanted = TaskSpec { priority: 7, ..spec };
+    let edit = async move { stores.tasks.update(&context(), id, 1, &wanted).await.unwrap() };
+    // As a trigger does before it inserts what it has read.
+    let reading = "SELECT spec FROM switchboard.tasks FOR KEY SHARE";
+    assert!(matches!(behind(&backend, reading, edit).await, TaskUpdateOutcome::Updated(_)));
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn a_trigger_behind_an_edit_goes_by_what_was_edited() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let run = new_run(create_task(&stores).await, Trigger::Manual);
+    let runs = stores.runs.clone();
+    let (id, trigger) = (run.id, async move { runs.trigger(&context(), &run).await.unwrap().now().unwrap() });
+    let editing = r#"SELECT FROM switchboard.tasks FOR UPDATE;
+        UPDATE switchboard.tasks
+        SET version = 2, spec = (spec::jsonb || '{"pool": "moved", "priority": 7, "max_attempts": 9}')::text"#;
+    assert_eq!(behind(&backend, editing, trigger).await, TriggerOutcome::Created(id));
+    let made = stores.runs.get(id).await.unwrap().unwrap();
+    assert_eq!((made.pool.as_str(), made.priority, made.max_attempts), ("moved", 7, 9));
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn a_renewal_of_an_external_worker_that_waits_holds_up_no_replica() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let mut renewals = Vec::new();
+    for (name, action, kind) in [
+        ("pulled", r#"{"pull":{}}"#, WorkerKind::External),
+        ("executed", r#"{"system":{"function":"nothing"}}"#, WorkerKind::Replica),
+    ] {
+        let id = TaskId::new();
+        let spec = format!(r#"{{"name":"{name}","action":{action}}}"#);
+        stores.tasks.create(&context(), id, &serde_json::from_str(&spec).unwrap()).await.unwrap().now().unwrap();
+        stores.runs.trigger(&context(), &new_run(id, Trigger::Manual)).await.unwrap();
+        let request = LeaseRequest {
+            holder: InstanceId::boot("test"),
+            kind,
+            pools: vec![PoolName::default_pool()],
+            limit: 1,
+            lease: LEASE,
+            request: None,
+        };
+        let leased = stores.runs.lease(&request).await.unwrap().runs.remove(0);
+        renewals.push([Renewal { id: leased.id, fence: leased.fence }]);
+    }
+    let (pulled, executed) = (renewals[0], renewals[1]);
+    let mut transaction = backend.database.pool().begin().await.unwrap();
+    let lock = "SELECT FROM switchboard.runs WHERE is_pull FOR UPDATE";
+    sqlx::query(lock).execute(&mut *transaction).await.unwrap();
+    let mut going = tokio::task::JoinSet::new();
+    let runs = stores.runs.clone();
+    going.spawn(async move { runs.renew(WorkerKind::External, &pulled, LEASE).await });
+    until_blocked(&backend).await;
+    let renewed = stores.runs.renew(WorkerKind::Replica, &executed, LEASE).await.unwrap();
+    assert_eq!((renewed, going.is_empty()), (vec![RenewOutcome::Renewed], false));
+    assert!(going.try_join_next().is_none(), "the other one still waits, on a connection of its own");
+    transaction.commit().await.unwrap();
+    let waited = going.join_next().await.unwrap().unwrap();
+    // It is given up when the lock is held for seconds.
+    assert!(waited.as_ref().map_or_else(|error| error.is_transient(), |outcomes| *outcomes == [RenewOutcome::Renewed]));
     backend.close().await;
 }
 

@@ -5,6 +5,7 @@
 mod bad_rows;
 mod process;
 mod sweeps;
+mod writers;
 
 use async_trait::async_trait;
 use sqlx::sqlite::SqliteConnectOptions;

@@ -11,10 +11,19 @@ use switchboard_testkit_postgres::{BIN_VARIABLE, Durability, PostgresServer, URL
 /// The question whether the server speaks TLS, which it answers before anything else.
 const TLS_QUESTION: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 
+/// How long an answer may take that must come.
+const LONG: Duration = Duration::from_secs(60);
+/// How long nothing must come from a server that stands still.
+const SILENCE: Duration = Duration::from_millis(500);
+
 fn answers(url: &str) -> bool {
+    answers_within(LONG, url)
+}
+
+fn answers_within(patience: Duration, url: &str) -> bool {
     let address = url.trim_start_matches("postgres://postgres@").trim_end_matches("/postgres");
     let Ok(mut socket) = TcpStream::connect(address) else { return false };
-    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    socket.set_read_timeout(Some(patience)).unwrap();
     socket.write_all(&TLS_QUESTION).is_ok() && socket.read_exact(&mut [0]).is_ok()
 }
 
@@ -43,7 +52,7 @@ fn a_started_server_answers_and_is_gone_when_dropped() {
 fn a_paused_server_is_silent_until_resumed() {
     let mut server = start();
     server.pause().unwrap();
-    assert!(!answers(server.url()));
+    assert!(!answers_within(SILENCE, server.url()));
     server.resume().unwrap();
     assert!(answers(server.url()));
 }

@@ -175,7 +175,7 @@ impl Cluster {
     /// Asks a replica to stop, and waits until it has.
     ///
     /// # Panics
-    /// Panics when it does not within a minute.
+    /// Panics when it does not within two minutes.
     pub async fn stop(&mut self, index: usize) -> ExitStatus {
         self.kill(index, Signal::SIGTERM);
         self.ended(index).await
@@ -184,7 +184,7 @@ impl Cluster {
     /// Waits until a replica ends by itself, as at a fail point.
     ///
     /// # Panics
-    /// Panics when it does not within a minute.
+    /// Panics when it does not within two minutes.
     pub async fn ended(&mut self, index: usize) -> ExitStatus {
         let replica = &mut self.replicas[index];
         wait_until(&format!("the end of replica {}", replica.name()), async || replica.poll_exit()).await
@@ -226,6 +226,14 @@ impl Cluster {
         replica.end();
         replica.spawn(&self.blueprint, &[]);
         replica.ready(&self.blueprint).await;
+    }
+
+    /// Lets the runs end that call the function `test.gate`, those that begin from here on too.
+    ///
+    /// # Panics
+    /// Panics when the folder of the replicas cannot be written to.
+    pub fn open_gate(&self) {
+        std::fs::write(self.blueprint.folder.join("gate"), "").must("opening the gate");
     }
 
     /// Mints a ticket for a user.

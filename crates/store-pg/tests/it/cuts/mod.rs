@@ -15,10 +15,8 @@ use switchboard_testkit::proxy::{Cut, Direction, Ending as Fault, Unit};
 use bed::{Bed, HELD};
 use replica::{Replica, fire, lease_request, trigger};
 
-/// How many trials share a database.
+/// How many trials share a database; as many belong to one test unless `SWITCHBOARD_TEST_TRIALS` asks for others.
 const TRIALS_PER_BED: u64 = 20;
-/// The trials of a run of all tests; `SWITCHBOARD_TEST_TRIALS` asks for others.
-const TRIALS: u64 = 60;
 /// The most rounds in which a cut may strike.
 const MOST_ROUNDS: u32 = 40;
 
@@ -64,10 +62,8 @@ async fn cut_at_work(seed: u64, trials: u64) -> u64 {
     struck
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_cut_anywhere_lose_and_double_nothing() {
-    let seed = number("SWITCHBOARD_TEST_SEED").unwrap_or_else(rand::random);
-    let trials = number("SWITCHBOARD_TEST_TRIALS").unwrap_or(TRIALS);
+/// Makes trials, and checks that they were worth it. A failing one shows its seed.
+async fn cut_anywhere(seed: u64, trials: u64) {
     let mut struck = 0;
     for first in (0..trials).step_by(usize::try_from(TRIALS_PER_BED).unwrap()) {
         let seed = seed.wrapping_add(first / TRIALS_PER_BED);
@@ -76,6 +72,24 @@ async fn connections_cut_anywhere_lose_and_double_nothing() {
     }
     println!("{struck} of {trials} cuts struck");
     assert!(struck * 10 >= trials * 9, "most cuts strike: {struck} of {trials}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_cut_anywhere_lose_and_double_nothing() {
+    let seed = number("SWITCHBOARD_TEST_SEED").unwrap_or_else(rand::random);
+    cut_anywhere(seed, number("SWITCHBOARD_TEST_TRIALS").unwrap_or(TRIALS_PER_BED)).await;
+}
+
+// Tests of their own, so that none takes long on a slow machine.
+
+#[tokio::test(flavor = "multi_thread")]
+async fn more_connections_cut_anywhere_lose_and_double_nothing() {
+    cut_anywhere(rand::random(), TRIALS_PER_BED).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn still_more_connections_cut_anywhere_lose_and_double_nothing() {
+    cut_anywhere(rand::random(), TRIALS_PER_BED).await;
 }
 
 /// What the scheduler does to the database.
@@ -89,16 +103,6 @@ enum Operation {
     Recover,
     Promote,
 }
-
-const OPERATIONS: [Operation; 7] = [
-    Operation::Trigger,
-    Operation::Fire,
-    Operation::Lease,
-    Operation::Renew,
-    Operation::Finish,
-    Operation::Recover,
-    Operation::Promote,
-];
 
 /// What an operation works on.
 struct Prepared {
@@ -197,11 +201,23 @@ async fn cut_everywhere(operation: Operation) -> u64 {
     struck
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_request_and_answer_of_every_operation_can_be_lost() {
-    for operation in OPERATIONS {
-        let steps = cut_everywhere(operation).await;
-        println!("{operation:?}: {steps} places");
-        assert!(steps >= 6, "{operation:?} has requests and answers: {steps}");
-    }
+/// Cuts one operation everywhere, as a test of its own.
+macro_rules! can_be_lost {
+    ($($name:ident: $operation:ident),+ $(,)?) => {
+        $(#[tokio::test(flavor = "multi_thread")]
+        async fn $name() {
+            let steps = cut_everywhere(Operation::$operation).await;
+            assert!(steps >= 6, "it has requests and answers: {steps}");
+        })+
+    };
+}
+
+can_be_lost! {
+    every_request_and_answer_of_a_trigger_can_be_lost: Trigger,
+    every_request_and_answer_of_a_fire_can_be_lost: Fire,
+    every_request_and_answer_of_a_lease_can_be_lost: Lease,
+    every_request_and_answer_of_a_renewal_can_be_lost: Renew,
+    every_request_and_answer_of_a_finish_can_be_lost: Finish,
+    every_request_and_answer_of_a_recovery_can_be_lost: Recover,
+    every_request_and_answer_of_a_promotion_can_be_lost: Promote,
 }
