@@ -35,7 +35,8 @@ impl Browser {
         let folder = tempfile::Builder::new().prefix("switchboard-browser-").tempdir().unwrap();
         // Chromium is started here and not by its driver, so that it can be ended by its handle.
         let mut chromium = Running::start(&mut chromium_command(folder.path()), &folder.path().join("chromium.log"));
-        let debugger = chromium.port("DevToolsActivePort", folder.path(), |text| text.lines().next()?.parse().ok()).await;
+        let debugger =
+            chromium.port("DevToolsActivePort", folder.path(), |text| text.lines().next()?.parse().ok()).await;
         let mut command = Command::new(program(&["chromedriver"], "chromium-driver"));
         let mut driver = Running::start(command.arg("--port=0"), &folder.path().join("driver.log"));
         let port = driver.port("driver.log", folder.path(), announced_port).await;
