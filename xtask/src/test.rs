@@ -23,6 +23,8 @@ pub(crate) enum Step {
     Fmt,
     /// The rules of the house.
     Tidy,
+    /// The client for browsers, in Node.
+    Sdk,
     /// Licences, banned and duplicate dependencies, sources; where cargo-deny is installed.
     Deny,
     /// Lints.
@@ -83,6 +85,7 @@ fn run_step(root: &Path, step: Step, options: &TestOptions) -> Ending {
     let result = match step {
         Step::Fmt => run::cargo(root, &["fmt", "--all", "--check"]),
         Step::Tidy => tidy::run(root),
+        Step::Sdk => sdk(root),
         Step::Deny if !is_installed("deny") => return Ending::LeftOut("left out: cargo-deny is not installed"),
         Step::Deny => run::cargo(root, &["deny", "check", "bans", "licenses", "sources"]),
         Step::Clippy => clippy(root),
@@ -90,6 +93,20 @@ fn run_step(root: &Path, step: Step, options: &TestOptions) -> Ending {
         Step::Doc => run::shown(workspace(root, &["test"]).args(["--doc"])),
     };
     result.map_or_else(Ending::Failed, |()| Ending::Passed)
+}
+
+/// Runs the tests of the client for browsers that need no browser.
+fn sdk(root: &Path) -> anyhow::Result<()> {
+    let folder = root.join("crates/http/sdk/tests");
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(".test.js") {
+            files.push(path);
+        }
+    }
+    let result = run::shown(Command::new("node").current_dir(root).arg("--test").args(files));
+    result.context("the client for browsers is tested by Node 18 or newer")
 }
 
 fn clippy(root: &Path) -> anyhow::Result<()> {

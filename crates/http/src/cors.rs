@@ -26,12 +26,13 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 const METHODS: [Method; 5] = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
 
 /// The headers that requests may carry.
-const ALLOWED: [HeaderName; 7] = [
+const ALLOWED: [HeaderName; 8] = [
     AUTHORIZATION,
     CONTENT_TYPE,
     IDEMPOTENCY_KEY,
     IF_MATCH,
     IF_NONE_MATCH,
+    HeaderName::from_static("last-event-id"),
     REQUEST_ID,
     HeaderName::from_static("traceparent"),
 ];

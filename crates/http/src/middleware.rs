@@ -64,7 +64,7 @@ pub(crate) async fn identify(mut request: Request, next: Next) -> Response {
         headers.insert(REQUEST_ID, value);
     }
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

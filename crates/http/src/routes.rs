@@ -10,7 +10,8 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 use crate::access::authorise;
 use crate::endpoints::{
     api_keys, audit, auth, bulk, events, hooks, instances, limits, listen, named_tasks, occurrences, outbox, probes,
-    rooms, run_output, runs, settings, streams, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
+    rooms, run_output, runs, sdk, settings, streams, tasks, test_clock, tickets, triggers, users, webhook_secrets,
+    work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
@@ -21,7 +22,7 @@ use crate::{Api, App, AppState, cors, request_line, ws};
 /// Who may use a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Everybody: probes, metrics and the OpenAPI document.
+    /// Everybody: probes, metrics, the OpenAPI document and the client for browsers.
     Anonymous,
     /// Everybody, for whoever has no other credential yet than what stands in the body.
     Login,
@@ -87,6 +88,8 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/healthz/ready"                Access::Anonymous                => probes::ready;
     GET    "/metrics"                      Access::Anonymous                => probes::metrics;
     GET    "/openapi.json"                 Access::Anonymous                => openapi::serve;
+    GET    "/sdk/switchboard.js"           Access::Anonymous                => sdk::module;
+    GET    "/sdk/switchboard.d.ts"         Access::Anonymous                => sdk::types;
     GET    "/ws"                           Access::Ticket                   => ws::upgrade;
     POST   "/api/v1/ws/ticket"             Access::SignedIn                 => tickets::mint;
     POST   "/api/v1/auth/register"         Access::Login                    => auth::register;

@@ -1,11 +1,12 @@
 //! The last resort: root on Debian or Ubuntu installs a package of the distribution.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 
 use nix::unistd::geteuid;
 
-use crate::error::PostgresError;
+use crate::error::{AtPath, PostgresError};
 
 /// Tells whether this machine lets us install packages.
 pub(crate) fn can_install() -> bool {
@@ -20,6 +21,10 @@ pub fn install_package(name: &str) -> Result<(), PostgresError> {
     if !can_install() {
         return Err(PostgresError::program("apt-get", "only root on Debian or Ubuntu can install packages"));
     }
+    // Tests run at the same time, and only one process can install packages.
+    let path = std::env::temp_dir().join("switchboard-packages.lock");
+    let lock = File::create(&path).at(&path)?;
+    lock.lock().at(&path)?;
     eprintln!("installing the package {name}");
     apt_get(&["update", "-q"])?;
     apt_get(&["install", "-q", "-y", "--no-install-recommends", name])

@@ -16,6 +16,7 @@ pub(crate) mod probes;
 pub(crate) mod rooms;
 pub(crate) mod run_output;
 pub(crate) mod runs;
+pub(crate) mod sdk;
 pub(crate) mod settings;
 pub(crate) mod streams;
 pub(crate) mod tasks;

@@ -21,6 +21,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("probes::ready", "Answers while the replica takes traffic.", &[]),
     operation("probes::metrics", "Returns the metrics in the text format of Prometheus.", &[]),
     operation("openapi::serve", "Returns this document.", &[]),
+    operation("sdk::module", "Returns the client for browsers, an ES module.", &[]),
+    operation("sdk::types", "Returns the types of the client for browsers.", &[]),
     operation("ws::upgrade", "Opens a WebSocket, by a ticket or for a program with an access token.", &[]),
     operation("tickets::mint", "Mints a ticket, which opens one WebSocket.", &[201]),
     operation("auth::register", "Makes an account, where that is on, and signs its owner in.", &[201, 401, 404, 409]),

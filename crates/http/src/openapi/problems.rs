@@ -59,6 +59,7 @@ pub(super) fn success(status: u16) -> &'static str {
         201 => "It was made.",
         202 => "It was taken on.",
         204 => "It is done.",
+        304 => "The client has it.",
         _ => "It succeeded.",
     }
 }

@@ -69,6 +69,15 @@ impl<'a> Sketch<'a> {
         self.success.push((Some(200), json!({"content": {media_type: {"schema": {"type": "string"}}}})));
     }
 
+    /// Notes that the answer of success is a file of this type, unless the client has it.
+    pub(crate) fn gives_file(&mut self, media_type: &str) {
+        self.gives_text(media_type);
+        self.success.push((Some(304), json!({})));
+        self.gives_header("ETag");
+        let tag = json!({"type": "string"});
+        self.parameter("header", "If-None-Match", "The tag of the file that the client has.".into(), tag);
+    }
+
     /// Notes that the answer that was noted last may also come as text of this type.
     pub(crate) fn also_gives_text(&mut self, media_type: &str) {
         if let Some((_, answer)) = self.success.last_mut() {

@@ -16,6 +16,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("GET", "/healthz/ready", "anonymous"),
     ("GET", "/metrics", "anonymous"),
     ("GET", "/openapi.json", "anonymous"),
+    ("GET", "/sdk/switchboard.js", "anonymous"),
+    ("GET", "/sdk/switchboard.d.ts", "anonymous"),
     ("GET", "/ws", "ticket"),
     ("POST", "/api/v1/ws/ticket", "signed in"),
     ("POST", "/api/v1/auth/register", "login"),

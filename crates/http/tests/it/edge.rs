@@ -63,7 +63,7 @@ async fn a_preflight_is_answered_to_allowed_origins_without_a_credential() {
     assert_eq!(answer.header("access-control-allow-credentials"), None);
     assert_eq!(answer.header("vary"), Some("origin"));
     let allowed = answer.header("access-control-allow-headers").unwrap();
-    for name in ["authorization", "content-type", "idempotency-key", "x-request-id", "traceparent"] {
+    for name in ["authorization", "content-type", "idempotency-key", "last-event-id", "x-request-id", "traceparent"] {
         assert!(allowed.contains(name), "{allowed}");
     }
     assert!(answer.header("access-control-allow-methods").unwrap().contains("DELETE"));

@@ -17,6 +17,7 @@ mod named_tasks;
 mod occurrences;
 mod openapi;
 mod probes;
+mod sdk;
 mod sign_in;
 mod silence;
 mod sockets;

@@ -16,22 +16,25 @@ use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
 
 use futures_util::TryStreamExt as _;
 
-/// Runs each case on one SQLite process and on two PostgreSQL replicas.
+/// Runs each case on one SQLite process and on two PostgreSQL replicas, in the scene that a function sets around them.
 macro_rules! on_both_databases {
-    ($($case:ident),+ $(,)?) => {
+    (in $scene:path; $($case:ident),+ $(,)?) => {
         mod sqlite {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::fixtures::cluster(1).sqlite().await).await;
+                super::$case($scene(crate::fixtures::cluster(1).sqlite()).await).await;
             })+
         }
 
         mod postgres {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $case() {
-                super::$case(crate::fixtures::cluster(2).await).await;
+                super::$case($scene(crate::fixtures::cluster(2)).await).await;
             })+
         }
+    };
+    ($($case:ident),+ $(,)?) => {
+        crate::fixtures::on_both_databases! { in std::future::IntoFuture::into_future; $($case),+ }
     };
 }
 pub(crate) use on_both_databases;

@@ -2,14 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod chromium;
 mod cli;
 mod fixtures;
 mod idempotency;
 mod receiver;
+mod relay;
 
 mod account_commands;
 mod accounts;
 mod audit_commands;
+mod browser;
 mod bus;
 mod bus_faults;
 mod client_commands;

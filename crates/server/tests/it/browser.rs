@@ -1,0 +1,215 @@
+//! The client for browsers in a real one, on one SQLite process and on two PostgreSQL replicas.
+
+use std::sync::{Arc, OnceLock};
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::Html;
+use axum::routing::get;
+use serde_json::{Value, json};
+use switchboard_client::Client;
+use switchboard_model::ticket::{Grants, RoomPattern};
+use switchboard_model::user::{User, UserRole};
+use switchboard_model::wire::auth::{LoginRequest, Password, UserRequest};
+use switchboard_model::wire::rest::TicketRequest;
+use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use crate::chromium::Browser;
+use crate::fixtures::{all_events, create_room, event, on_both_databases, room};
+use crate::relay::Relay;
+
+const PASSWORD: &str = "correct horse battery staple";
+
+on_both_databases! {
+    in super::Scene::open;
+    events_arrive_once_and_in_order_while_connections_are_cut,
+    a_lost_position_is_told_to_the_page,
+    the_page_of_the_guide_shows_what_happens,
+}
+
+/// An application: its page, and its server, which gives out tickets.
+struct Application {
+    origin: String,
+    /// Known once the cluster runs, which must know the origin first.
+    replicas: Replicas,
+    _stop: DropGuard,
+}
+
+type Replicas = Arc<OnceLock<Vec<Client>>>;
+
+impl Application {
+    async fn start() -> Self {
+        let replicas = Replicas::default();
+        let router = Router::new()
+            .route("/", get(async || Html("<!doctype html><title>An application</title>")))
+            .route("/guide", get(async || Html(include_str!("../../../../docs/guides/browser.html"))))
+            .route("/ticket", get(ticket))
+            .with_state(Arc::clone(&replicas));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let origin = format!("http://{}", listener.local_addr().unwrap());
+        let stop = CancellationToken::new();
+        let serve = axum::serve(listener, router);
+        TaskTracker::new().spawn(stop.clone().run_until_cancelled_owned(serve.into_future()));
+        Self { origin, replicas, _stop: stop.drop_guard() }
+    }
+}
+
+/// Gives a ticket for Ann, who may do everything in the lobby, from whichever replica answers.
+async fn ticket(State(replicas): State<Replicas>) -> String {
+    let everything = || vec![RoomPattern::new("lobby")];
+    let grants = Grants { join: everything(), publish: everything() };
+    let request = TicketRequest { user_id: Some("ann".parse().unwrap()), origin: None, grants };
+    for replica in replicas.get().unwrap() {
+        if let Ok(ticket) = replica.mint_ticket(&request).await {
+            return ticket.expose().to_owned();
+        }
+    }
+    String::new()
+}
+
+/// A page of an application in a browser, and ways to the replicas that can be cut.
+struct Scene {
+    cluster: Cluster,
+    application: Application,
+    relays: Vec<Relay>,
+    browser: Browser,
+}
+
+impl Scene {
+    async fn open(cluster: ClusterBuilder) -> Self {
+        let application = Application::start().await;
+        let browser = Browser::start().await;
+        let cluster = cluster.env("SWITCHBOARD_SERVER__ALLOWED_ORIGINS", &application.origin).await;
+        let clients = (0..cluster.size()).map(|index| cluster.client(index).clone()).collect();
+        application.replicas.set(clients).unwrap();
+        let mut relays = Vec::new();
+        for url in cluster.base_urls() {
+            relays.push(Relay::before(&url).await);
+        }
+        browser.open(&application.origin).await;
+        Self { cluster, application, relays, browser }
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.relays.iter().map(Relay::url).collect()
+    }
+
+    /// Connects a client in the page, `window.client`, with tickets of the application or with an access token.
+    async fn connect(&self, token: Option<&str>) {
+        let script = "
+            const { Switchboard } = await import(`${input.urls[0]}/sdk/switchboard.js`);
+            const ticket = input.token ? undefined : async () => (await fetch('/ticket')).text();
+            window.client = new Switchboard({ url: input.urls, token: input.token ?? undefined, ticket });
+            window.told = { event: [], desync: [], disconnected: [], stopped: [] };
+            for (const name of Object.keys(told)) client.on(name, (notice) => told[name].push(notice));
+            await client.connect();
+        ";
+        self.browser.run(script, json!({"urls": self.urls(), "token": token})).await;
+    }
+
+    /// Reads an expression in the page.
+    async fn read(&self, expression: &str) -> Value {
+        self.browser.run(&format!("return {expression};"), Value::Null).await
+    }
+
+    fn cut(&self) {
+        self.relays.iter().for_each(Relay::cut);
+    }
+
+    /// Makes a user, and returns them and an access token.
+    async fn sign_in(&self, name: &str) -> (User, String) {
+        let (name, password) = (name.parse().unwrap(), Password::new(PASSWORD));
+        let request = UserRequest { id: None, name, password: Some(password.clone()), role: UserRole::User };
+        let client = self.cluster.any();
+        let user = client.create_user(&request).await.unwrap();
+        let login = LoginRequest { name: request.name, password };
+        (user, client.with_credential(None).login(&login).await.unwrap().access_token)
+    }
+}
+
+async fn events_arrive_once_and_in_order_while_connections_are_cut(mut scene: Scene) {
+    create_room(scene.cluster.any(), "lobby").await;
+    scene.connect(None).await;
+    // What the page publishes on its own, one after the other, whatever happens to its connections.
+    let publishing = "
+        window.offsets = [];
+        const onEvent = ({ offset }) => offsets.push(offset);
+        const joined = await client.join('lobby', { since: 'earliest', onEvent });
+        window.published = [];
+        (async () => {
+            for (let n = 0; n < 100; n += 1) published.push(await client.publish('lobby', 'page', { n }));
+        })().catch((error) => (window.failure = String(error)));
+        return joined.recovered;
+    ";
+    assert_eq!(scene.browser.run(publishing, Value::Null).await, true);
+    for n in 0..200 {
+        scene.cluster.any().publish(&room("lobby"), &event("server", json!(n))).await.unwrap();
+        if n % 20 == 10 {
+            scene.cut();
+        }
+        if n == 100 {
+            scene.cluster.restart(0).await;
+        }
+    }
+    wait_until("every event in the page", async || {
+        assert_eq!(scene.read("window.failure ?? null").await, Value::Null);
+        let counts = scene.read("[published.length, offsets.length]").await;
+        if counts == json!([100, 300]) { Ok(()) } else { Err(counts) }
+    })
+    .await;
+    assert_eq!(scene.read("offsets").await, json!((1..=300).collect::<Vec<_>>()));
+    assert_eq!(scene.read("told.desync.length + told.stopped.length").await, 0);
+    assert!(scene.read("told.disconnected.length").await.as_u64().unwrap() > 0, "connections were cut");
+    let stored = all_events(scene.cluster.any()).await;
+    let published = scene.read("published.map(({ msg_id }) => msg_id)").await;
+    for msg_id in published.as_array().unwrap() {
+        assert_eq!(stored.iter().filter(|stored| *stored == msg_id.as_str().unwrap()).count(), 1, "{msg_id}");
+    }
+    assert_eq!(stored.len(), 300, "nothing was stored twice");
+}
+
+async fn a_lost_position_is_told_to_the_page(scene: Scene) {
+    let client = scene.cluster.any();
+    create_room(client, "lobby").await;
+    client.publish(&room("lobby"), &event("note", json!(1))).await.unwrap();
+    scene.connect(None).await;
+    let script = "
+        const { recovered, offset } = await client.join('lobby', { since: { epoch: 'other-1', offset: 5 } });
+        return { recovered, offset, top: (await client.history('lobby')).top, userId: client.userId };
+    ";
+    let joined = scene.browser.run(script, Value::Null).await;
+    assert_eq!(joined, json!({"recovered": false, "offset": 1, "top": 1, "userId": "ann"}));
+    client.publish(&room("lobby"), &event("note", json!(2))).await.unwrap();
+    wait_until("the next event", async || (scene.read("told.event.length").await == 1).then_some(())).await;
+    let told = scene.read("told.desync.map(({ room, position }) => [room, position.offset])").await;
+    assert_eq!(told, json!([["lobby", 1]]));
+}
+
+async fn the_page_of_the_guide_shows_what_happens(scene: Scene) {
+    let client = scene.cluster.any();
+    create_room(client, "lobby").await;
+    scene.sign_in("ann").await;
+    scene.browser.open(&format!("{}/guide", scene.application.origin)).await;
+    let script = "
+        const form = document.querySelector('form');
+        for (const [name, value] of Object.entries(input)) form.elements[name].value = value;
+        form.requestSubmit();
+    ";
+    let answers = json!({"server": scene.urls()[0], "name": "ann", "password": PASSWORD});
+    scene.browser.run(script, answers).await;
+    let shown = "document.body.innerText";
+    wait_until("the connection", async || {
+        let text = scene.read(shown).await;
+        if text.as_str().unwrap().contains("live as") { Ok(()) } else { Err(text) }
+    })
+    .await;
+    client.publish(&room("lobby"), &event("note", json!("hello, page"))).await.unwrap();
+    wait_until("the event in the page", async || {
+        let text = scene.read(shown).await;
+        if text.as_str().unwrap().contains("hello, page") { Ok(()) } else { Err(text) }
+    })
+    .await;
+}
