@@ -310,11 +310,12 @@ mod tests {
 
     #[test]
     fn the_pool_of_upkeep_is_for_functions_of_the_server() {
-        let spec = |action| serde_json::from_str::<TaskSpec>(&format!(r#"{{"name":"x","pool":"system",{action}}}"#));
+        let spec = |action: &str| serde_json::from_str::<TaskSpec>(&format!(r#"{{"name":"x","pool":"system",{action}}}"#));
         let now = "2027-01-01T00:00:00Z".parse().unwrap();
         assert!(spec(r#""action":{"system":{"function":"sweep"}}"#).unwrap().checked(now).is_ok());
         for action in [r#"{"pull":{}}"#, r#"{"http":{"url":"https://a.example"}}"#] {
-            let refused = spec(&format!(r#""action":{action}"#)).unwrap().checked(now).unwrap_err();
+            let spec = spec(&format!(r#""action":{action}"#)).unwrap();
+            let refused = spec.checked(now).unwrap_err();
             assert_eq!(refused.field, "pool", "{action}");
         }
     }
