@@ -105,8 +105,9 @@ fn every_request_is_counted_once_by_how_it_ended() {
                 get(&client, &url(path)).await.unwrap();
             }
             get(&client, "http://127.0.0.1:1/").await.unwrap_err();
+            let never = url("never");
             tokio::select! {
-                answer = get(&client, &url("never")) => panic!("{answer:?}"),
+                answer = get(&client, &never) => panic!("{answer:?}"),
                 () = came.notified() => {}
             }
             tasks.shutdown().await;
