@@ -176,12 +176,14 @@ impl Follow {
                         return Ok(Some(followed));
                     }
                 }
-                Ok(None) => self.connection = None,
-                Err(error) if self.was_connected && error.is_retryable() => {
+                Err(error) if !(self.was_connected && error.is_retryable()) => return Err(error),
+                // What ends without its end was cut, or goes on elsewhere.
+                Ok(None) | Err(_) => {
                     self.connection = None;
-                    sleep(RETRY).await;
+                    if !self.has_ended {
+                        sleep(RETRY).await;
+                    }
                 }
-                Err(error) => return Err(error),
             }
         }
         Ok(None)

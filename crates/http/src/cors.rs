@@ -18,6 +18,7 @@ use tower_http::cors::{AllowOrigin, CorsLayer};
 use crate::middleware::REQUEST_ID;
 use crate::once::IDEMPOTENCY_KEY;
 use crate::origin::is_allowed;
+use crate::sse::LAST_EVENT_ID;
 
 /// How long a browser may rely on the answer to a preflight.
 const MAX_AGE: Duration = Duration::from_secs(600);
@@ -32,7 +33,7 @@ const ALLOWED: [HeaderName; 8] = [
     IDEMPOTENCY_KEY,
     IF_MATCH,
     IF_NONE_MATCH,
-    HeaderName::from_static("last-event-id"),
+    LAST_EVENT_ID,
     REQUEST_ID,
     HeaderName::from_static("traceparent"),
 ];

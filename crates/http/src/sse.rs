@@ -26,7 +26,7 @@ use crate::{ApiResult, AppState};
 pub(crate) const MEDIA_TYPE: &str = "text/event-stream";
 
 /// What a reader that comes back has seen last.
-const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Tells a proxy to pass on what it gets at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

@@ -89,7 +89,8 @@ impl StreamStore for Streams {
                      stop_requested_at = NULL, ended_at = NULL,
                      lease_until = clock_timestamp() + $8 * interval '1 millisecond'
                  WHERE stream.fence <= excluded.fence
-             RETURNING *",
+             RETURNING id, content, user_id, run_id, state, reason, tail, bytes, stop_requested_at, created_at, ended_at,
+                       fence",
         )
         .bind(stream.id.as_uuid())
         .bind(stream.content.as_str())
@@ -167,7 +168,8 @@ impl StreamStore for Streams {
         let mut session = self.0.session().await?;
         let row: Option<StreamRow> = sqlx::query_as(
             "-- streams.find
-             SELECT * FROM switchboard.streams WHERE id = $1",
+             SELECT id, content, user_id, run_id, state, reason, tail, bytes, stop_requested_at, created_at, ended_at
+             FROM switchboard.streams WHERE id = $1",
         )
         .bind(stream.as_uuid())
         .fetch_optional(&mut *session)
@@ -181,7 +183,8 @@ impl StreamStore for Streams {
         let mut session = self.0.session().await?;
         let row: Option<StreamRow> = sqlx::query_as(
             "-- streams.find_of_run
-             SELECT * FROM switchboard.streams WHERE run_id = $1",
+             SELECT id, content, user_id, run_id, state, reason, tail, bytes, stop_requested_at, created_at, ended_at
+             FROM switchboard.streams WHERE run_id = $1",
         )
         .bind(run.as_uuid())
         .fetch_optional(&mut *session)
@@ -196,7 +199,8 @@ impl StreamStore for Streams {
         let mut session = self.0.session().await?;
         let rows: Vec<StreamRow> = sqlx::query_as(
             "-- streams.list
-             SELECT * FROM switchboard.streams WHERE ($1 IS NULL OR id < $1) ORDER BY id DESC LIMIT $2",
+             SELECT id, content, user_id, run_id, state, reason, tail, bytes, stop_requested_at, created_at, ended_at
+             FROM switchboard.streams WHERE ($1 IS NULL OR id < $1) ORDER BY id DESC LIMIT $2",
         )
         .bind(after)
         .bind(i64::from(page.limit) + 1)
@@ -214,10 +218,11 @@ impl StreamStore for Streams {
         let mut session = self.0.session().await?;
         let rows: Vec<PgRow> = sqlx::query(
             "-- streams.read
-             SELECT stream.*, page.seq, page.data
+             SELECT id, content, user_id, run_id, state, reason, tail, bytes, stop_requested_at, created_at, ended_at,
+                    page.seq, page.data
              FROM switchboard.streams AS stream
              LEFT JOIN LATERAL (
-                 SELECT chunk.*, sum(length(chunk.data)) OVER (ORDER BY chunk.seq) - length(chunk.data) AS bytes_before
+                 SELECT chunk.seq, chunk.data, sum(length(chunk.data)) OVER (ORDER BY chunk.seq) - length(chunk.data) AS bytes_before
                  FROM (
                      SELECT seq, data FROM switchboard.stream_chunks
                      WHERE stream_id = stream.id AND seq > $2

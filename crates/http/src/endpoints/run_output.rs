@@ -14,7 +14,7 @@ use switchboard_store_api::StreamAppendOutcome;
 use tokio::time::sleep;
 
 use super::runs::existing;
-use super::streams::{Following, From, ReadQuery, Reading, answer, decoded, said, stretch};
+use super::streams::{Following, ReadFrom, ReadQuery, Reading, answer, decoded, said, stretch};
 use super::work::{WorkedRun, fenced};
 use crate::access::Caller;
 use crate::extract::{Json, Path, Query};
@@ -60,14 +60,14 @@ pub(crate) async fn read(
     })))
 }
 
-fn follow(app: &AppState, stream: &Stream, from: From, session: SessionGuard) -> Following {
+fn follow(app: &AppState, stream: &Stream, from: ReadFrom, session: SessionGuard) -> Following {
     Following { reader: app.streams.reader(stream.id, from.after), session, is_over: false }
 }
 
 /// The output of a run as events.
 enum Output {
     /// The run has written nothing yet; the session is there until it has, or has ended.
-    Awaited { app: App, run: RunId, from: From, session: Option<SessionGuard> },
+    Awaited { app: App, run: RunId, from: ReadFrom, session: Option<SessionGuard> },
     /// It has.
     Written(Following),
 }

@@ -251,7 +251,7 @@ pub(crate) struct ReadQuery {
 
 /// Where a reader of events goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct From {
+pub(super) struct ReadFrom {
     /// The number after which the chunks follow.
     pub(super) after: i64,
     /// Whether the end was seen, too.
@@ -260,16 +260,16 @@ pub(super) struct From {
 
 impl ReadQuery {
     /// Finds out where a reader goes on: after the last event that it has seen, or where it says.
-    pub(super) fn start(&self, wish: &Wish) -> ApiResult<From> {
+    pub(super) fn start(&self, wish: &Wish) -> ApiResult<ReadFrom> {
         let Some(id) = wish.last_id.as_deref().filter(|_| wish.has_events) else {
             if self.after < 0 {
                 return Err(ApiError::field(ErrorCode::ValidationFailed, "after", "must be at least 0"));
             }
-            return Ok(From { after: self.after, has_ended: false });
+            return Ok(ReadFrom { after: self.after, has_ended: false });
         };
         let (number, has_ended) = id.strip_suffix(END_MARK).map_or((id, false), |number| (number, true));
         let after = number.parse().ok().filter(|after| *after >= 0).ok_or_else(bad_last_id)?;
-        Ok(From { after, has_ended })
+        Ok(ReadFrom { after, has_ended })
     }
 }
 
