@@ -83,8 +83,8 @@ async fn a_ticket_of_one_replica_opens_one_socket_on_the_other() {
         grants: Grants::default(),
     };
     let ticket = cluster.client(0).mint_ticket(&request).await.unwrap();
-    // Half of the tries go to each replica.
-    let tries = (0..100).map(|index| cluster.client(index % 2).connect(SocketOptions::ticket(ticket.clone())));
+    // Half of the tries go to each replica; no more than a slow machine answers before the client gives up.
+    let tries = (0..20).map(|index| cluster.client(index % 2).connect(SocketOptions::ticket(ticket.clone())));
     let opened = join_all(tries).await.into_iter().filter(Result::is_ok).count();
     assert_eq!(opened, 1);
     let ticket = cluster.client(0).mint_ticket(&request).await.unwrap();
