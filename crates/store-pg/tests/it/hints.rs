@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use sqlx::postgres::PgConnection;
+use sqlx::ConnectOptions as _;
+use sqlx::postgres::{PgConnectOptions, PgConnection};
 use switchboard_model::feed::{FeedCursor, ListenerMode, Signal, SignalKind, TickRequest};
 use switchboard_store_api::{HintReceiver, Stores};
 use switchboard_store_conformance::Backend as _;
@@ -27,11 +28,9 @@ async fn emit(stores: &Stores, key: &str) {
     stores.feed.emit(&[signal]).await.unwrap();
 }
 
-/// Lets sessions of the database begin, or none but those that exist.
-async fn allow_connections(admin: &mut PgConnection, allowed: bool) {
-    let statement = format!(
-        "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I ALLOW_CONNECTIONS {allowed}', current_database()); END $$"
-    );
+/// Lets sessions of a database begin, or none but those that exist; asked for from another database.
+async fn allow_connections(admin: &mut PgConnection, database: &str, allowed: bool) {
+    let statement = format!("ALTER DATABASE {database} ALLOW_CONNECTIONS {allowed}");
     sqlx::raw_sql(sqlx::AssertSqlSafe(statement)).execute(admin).await.unwrap();
 }
 
@@ -69,20 +68,23 @@ async fn a_lost_listener_is_seen_and_made_again_and_nothing_is_lost() {
     let mut hints = reader.feed.hints();
     mode(&mut hints, ListenerMode::Listening).await;
     let mut cursor = reader.feed.tick(None, &TickRequest::default()).await.unwrap().cursor;
-    let mut admin = backend.database.pool().acquire().await.unwrap();
+    let options: PgConnectOptions = backend.database.url().parse().unwrap();
+    let database = options.get_database().unwrap().to_owned();
+    let mut admin = options.database("postgres").connect().await.unwrap();
     for n in 0..3 {
         // Nobody listens again before this test has seen that nobody does.
-        allow_connections(&mut admin, false).await;
+        allow_connections(&mut admin, &database, false).await;
         let killed: i64 = sqlx::query_scalar(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-             WHERE datname = current_database() AND application_name = 'switchboard listener'",
+             WHERE datname = $1 AND application_name = 'switchboard listener'",
         )
-        .fetch_one(&mut *admin)
+        .bind(&database)
+        .fetch_one(&mut admin)
         .await
         .unwrap();
         assert!(killed >= 1);
         mode(&mut hints, ListenerMode::Polling).await;
-        allow_connections(&mut admin, true).await;
+        allow_connections(&mut admin, &database, true).await;
         let key = format!("room{n}");
         emit(&writer, &key).await;
         mode(&mut hints, ListenerMode::Listening).await;
