@@ -74,9 +74,14 @@ impl StreamLanes {
         }
         self.jobs.close();
         self.streams.writers.lock().values().for_each(|buffer| buffer.abandon("the replica was stopped"));
-        let (mut batch, _) = self.streams.due();
-        self.gather(&mut batch);
-        self.streams.flush(batch, stop).await;
+        loop {
+            let (mut batch, _) = self.streams.due();
+            self.gather(&mut batch);
+            if batch.is_empty() {
+                return;
+            }
+            self.streams.flush(batch, stop).await;
+        }
     }
 
     /// Takes what producers outside have sent meanwhile.
