@@ -15,7 +15,6 @@ async fn every_client_sees_every_event(cluster: ClusterBuilder) {
     let load =
         BusLoad { clients: 30, rooms: 10, rooms_per_client: 3, rate: 100, duration: Duration::from_secs(15), seed: 7 };
     let report = load.run(&mut cluster).await.unwrap();
-    println!("{report:?}");
     assert!(report.published > 100 && report.cuts > 0 && report.kills > 0, "{report:?}");
 }
 
@@ -104,7 +103,7 @@ async fn applications_that_pause_roll_back_and_stand_idle_lose_and_stall_nothing
     let mut socket = cluster.socket(1, "ann").await;
     socket.handle().join(&room("lobby"), Since::default()).await.unwrap();
     let idle = cluster.database().hold("SELECT switchboard.publish('lobby', 'note', '-1')").await;
-    let application = async |_| {
+    let application = async |_: i32| {
         for round in 0..8 {
             cluster.database().execute(if round % 4 == 3 { GIVES_UP } else { PAUSES }).await;
         }
