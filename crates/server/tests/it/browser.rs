@@ -8,10 +8,12 @@ use axum::response::Html;
 use axum::routing::get;
 use serde_json::{Value, json};
 use switchboard_client::Client;
+use switchboard_model::stream::{StreamEnd, StreamState};
 use switchboard_model::ticket::{Grants, RoomPattern};
 use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::{LoginRequest, Password, UserRequest};
 use switchboard_model::wire::rest::TicketRequest;
+use switchboard_model::wire::stream::{ChunkText, StreamAppendRequest, StreamOpened, StreamRequest};
 use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -27,6 +29,7 @@ on_both_databases! {
     in super::Scene::open;
     events_arrive_once_and_in_order_while_connections_are_cut,
     a_lost_position_is_told_to_the_page,
+    a_stream_is_read_to_its_end_while_connections_are_cut,
     the_page_of_the_guide_shows_what_happens,
 }
 
@@ -186,6 +189,43 @@ async fn a_lost_position_is_told_to_the_page(scene: Scene) {
     wait_until("the next event", async || (scene.read("told.event.length").await == 1).then_some(())).await;
     let told = scene.read("told.desync.map(({ room, position }) => [room, position.offset])").await;
     assert_eq!(told, json!([["lobby", 1]]));
+}
+
+async fn a_stream_is_read_to_its_end_while_connections_are_cut(scene: Scene) {
+    let (user, token) = scene.sign_in("ann").await;
+    let client = scene.cluster.any();
+    let request = StreamRequest { user_id: Some(user.id), ..StreamRequest::default() };
+    let StreamOpened { stream, fence } = client.open_stream(&request).await.unwrap();
+    let script = "
+        const { Switchboard } = await import(`${input.urls[0]}/sdk/switchboard.js`);
+        const stream = new Switchboard({ url: input.urls, token: input.token }).readStream(input.id);
+        window.chunks = [];
+        const read = async () => {
+            for await (const { data } of stream) chunks.push(data);
+            window.end = stream.end;
+        };
+        read().catch((error) => (window.failure = String(error)));
+    ";
+    scene.browser.run(script, json!({"urls": scene.urls(), "token": token, "id": stream.id})).await;
+    let mut written = Vec::new();
+    for first in 1..=60 {
+        let chunk = format!("line {first} 🦀\n");
+        written.push(chunk.clone());
+        let end = (first == 60).then(|| StreamEnd { state: StreamState::Completed, reason: None });
+        let append = StreamAppendRequest { fence, first, chunks: vec![ChunkText(chunk)], end };
+        client.append_stream(stream.id, &append).await.unwrap();
+        if first % 20 == 10 {
+            let has_begun = async || (scene.read("chunks.length").await != 0).then_some(());
+            wait_until("chunks in the page", has_begun).await;
+            scene.cut();
+        }
+    }
+    let end = wait_until("the end of the stream in the page", async || {
+        assert_eq!(scene.read("window.failure ?? null").await, Value::Null);
+        Some(scene.read("window.end ?? null").await).filter(|end| !end.is_null())
+    });
+    assert_eq!(end.await, json!({"state": "completed"}));
+    assert_eq!(scene.read("chunks").await, json!(written));
 }
 
 async fn the_page_of_the_guide_shows_what_happens(scene: Scene) {
