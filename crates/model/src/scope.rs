@@ -29,6 +29,8 @@ pub enum Scope {
     RoomsWrite,
     /// Publishes to rooms whose name starts with the prefix; an empty prefix means every room.
     Publish(String),
+    /// Calls clients of users, and reads what calls gave.
+    Calls,
     /// Reads and administers users and their sign-in sessions.
     Users,
     /// Uses the coordination primitives, such as rate limits.
@@ -40,7 +42,7 @@ pub enum Scope {
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, users:*, coordination:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, calls:write, users:*, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -93,6 +95,7 @@ impl fmt::Display for Scope {
             Self::RunsWrite => "runs:write",
             Self::RoomsRead => "rooms:read",
             Self::RoomsWrite => "rooms:write",
+            Self::Calls => "calls:write",
             Self::Users => "users:*",
             Self::Coordination => "coordination:*",
             Self::Admin => "admin",
@@ -114,6 +117,7 @@ impl FromStr for Scope {
             "runs:write" => Self::RunsWrite,
             "rooms:read" => Self::RoomsRead,
             "rooms:write" => Self::RoomsWrite,
+            "calls:write" => Self::Calls,
             "users:*" => Self::Users,
             "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
@@ -144,7 +148,7 @@ impl JsonSchema for Scope {
         json_schema!({
             "description": "One permission of an API key; `publish:` is followed by the start of the room names, `work:` by a pool or nothing.",
             "type": "string",
-            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|users:\*|coordination:\*|admin)$",
+            "pattern": r"^((tasks|runs|rooms):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|calls:write|users:\*|coordination:\*|admin)$",
             "examples": ["tasks:write", "publish:chat:", "work:gpu", "admin"],
         })
     }

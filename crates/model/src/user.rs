@@ -27,7 +27,13 @@ impl UserRole {
         match self {
             Self::Admin => vec![Scope::Admin],
             Self::Operator => {
-                vec![Scope::TasksWrite, Scope::RunsWrite, Scope::RoomsWrite, Scope::Publish(String::new())]
+                vec![
+                    Scope::TasksWrite,
+                    Scope::RunsWrite,
+                    Scope::RoomsWrite,
+                    Scope::Publish(String::new()),
+                    Scope::Calls,
+                ]
             }
             Self::User => Vec::new(),
         }

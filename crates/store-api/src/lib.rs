@@ -92,6 +92,8 @@ pub struct Stores {
     pub once: Arc<dyn OnceStore>,
     /// What applications have left in their own transactions.
     pub outbox: Arc<dyn OutboxStore>,
+    /// Requests to one client of a user.
+    pub calls: Arc<dyn CallStore>,
     /// The change feed.
     pub feed: Arc<dyn FeedStore>,
     /// The clock by which tasks become due.

@@ -11,6 +11,7 @@
 mod api_keys;
 mod audit;
 mod auth_sessions;
+mod calls;
 mod connect;
 mod context;
 mod diagnose;
@@ -55,6 +56,7 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),
         outbox: Arc::new(outbox::Outbox(Arc::clone(database))),
+        calls: Arc::new(calls::Calls(Arc::clone(database))),
         schedule_clock: database.schedule_clock.clone(),
         feed: Arc::new(feed::Feed(Arc::clone(database))),
         capabilities: Capabilities { allows_replicas: true, needs_instance_lease: true },

@@ -6,6 +6,7 @@
 mod api_keys;
 mod audit;
 mod auth_sessions;
+mod calls;
 mod connect;
 mod context;
 mod error;
@@ -107,6 +108,7 @@ fn stores(database: Arc<Database>) -> Stores {
         settings: database.clone(),
         once: database.clone(),
         outbox: database.clone(),
+        calls: database.clone(),
         schedule_clock: database.schedule_clock.clone(),
         feed: database,
         capabilities: Capabilities { allows_replicas: false, needs_instance_lease: false },

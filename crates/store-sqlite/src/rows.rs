@@ -78,7 +78,11 @@ impl<T> Stored<T> {
 }
 
 /// Converts a column, blaming it for what it does not hold.
-fn convert<'r, C, T, E>(row: &'r SqliteRow, column: &str, read: impl FnOnce(C) -> Result<T, E>) -> sqlx::Result<T>
+pub(crate) fn convert<'r, C, T, E>(
+    row: &'r SqliteRow,
+    column: &str,
+    read: impl FnOnce(C) -> Result<T, E>,
+) -> sqlx::Result<T>
 where
     C: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
     E: Into<BoxDynError>,
@@ -87,7 +91,8 @@ where
         .map_err(|error| sqlx::Error::ColumnDecode { index: column.to_owned(), source: error.into() })
 }
 
-fn parsed<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> sqlx::Result<T> {
+/// Parses a text column.
+pub(crate) fn parsed<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> sqlx::Result<T> {
     convert(row, column, |text: &str| text.parse())
 }
 
@@ -99,19 +104,28 @@ fn decoded<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> sqlx::Result<T
     convert(row, column, |text: &str| serde_json::from_str(text))
 }
 
-fn json(row: &SqliteRow, column: &str) -> sqlx::Result<JsonText> {
+/// Decodes a JSON column that may be absent.
+pub(crate) fn decoded_option<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> sqlx::Result<Option<T>> {
+    convert(row, column, |text: Option<&str>| text.map(serde_json::from_str).transpose())
+}
+
+/// Reads a column of opaque JSON.
+pub(crate) fn json(row: &SqliteRow, column: &str) -> sqlx::Result<JsonText> {
     convert(row, column, |text: String| JsonText::parse(text))
 }
 
-fn json_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<JsonText>> {
+/// Reads a column of opaque JSON that may be absent.
+pub(crate) fn json_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<JsonText>> {
     convert(row, column, |text: Option<String>| text.map(JsonText::parse).transpose())
 }
 
-fn time(row: &SqliteRow, column: &str) -> sqlx::Result<Timestamp> {
+/// Reads an instant.
+pub(crate) fn time(row: &SqliteRow, column: &str) -> sqlx::Result<Timestamp> {
     convert(row, column, |micros: i64| Timestamp::from_timestamp_micros(micros).ok_or("instant out of range"))
 }
 
-fn time_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<Timestamp>> {
+/// Reads an instant that may be absent.
+pub(crate) fn time_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<Timestamp>> {
     convert(row, column, |micros: Option<i64>| {
         micros.map(|micros| Timestamp::from_timestamp_micros(micros).ok_or("instant out of range")).transpose()
     })
