@@ -6,6 +6,7 @@ mod api_keys;
 mod audit;
 mod auth;
 mod bulk;
+mod calls;
 mod client;
 mod error;
 mod health;

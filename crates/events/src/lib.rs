@@ -4,6 +4,7 @@
 //! no socket: sessions take text in and give frames out.
 
 mod access;
+mod calls;
 mod feed;
 mod hub;
 mod operations;
@@ -13,6 +14,7 @@ mod rate;
 mod session;
 
 pub use access::{may_join, may_publish};
+pub use calls::{CallWaits, CallWatch, Calls};
 pub use feed::{Feed, FeedObserver, FeedStatus, error_chain};
 pub use hub::Hub;
 pub use operations::{Operations, refusal};
@@ -34,4 +36,7 @@ pub fn describe_metrics() {
     metrics::counter!("switchboard_realtime_ephemeral_dropped_total").absolute(0);
     metrics::counter!("switchboard_realtime_catch_ups_total").absolute(0);
     metrics::counter!("switchboard_realtime_desyncs_total").absolute(0);
+    metrics::counter!("switchboard_calls_offered_total").absolute(0);
+    metrics::counter!("switchboard_calls_moved_total").absolute(0);
+    metrics::counter!("switchboard_calls_unanswered_total").absolute(0);
 }

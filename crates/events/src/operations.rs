@@ -8,7 +8,7 @@ use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::{Published, ReplyError};
 use switchboard_model::wire::limits::HISTORY_EVENTS;
 use switchboard_model::wire::op::{ClientFrame, ClientOp, History, Publish};
-use switchboard_store_api::{AppendOutcome, RoomStore};
+use switchboard_store_api::{AppendOutcome, CallStore, RoomStore, Stores};
 
 use crate::access::may_publish;
 use crate::hub::Hub;
@@ -21,13 +21,14 @@ pub struct Operations {
     hub: Arc<Hub>,
     publisher: Publisher,
     rooms: Arc<dyn RoomStore>,
+    pub(crate) calls: Arc<dyn CallStore>,
 }
 
 impl Operations {
     /// Makes the service.
     #[must_use]
-    pub fn new(hub: Arc<Hub>, publisher: Publisher, rooms: Arc<dyn RoomStore>) -> Self {
-        Self { hub, publisher, rooms }
+    pub fn new(hub: Arc<Hub>, publisher: Publisher, stores: &Stores) -> Self {
+        Self { hub, publisher, rooms: Arc::clone(&stores.rooms), calls: Arc::clone(&stores.calls) }
     }
 
     /// Does what one text frame asks for; the answer goes to the outbox of the session.
@@ -50,7 +51,11 @@ impl Operations {
             }
             ClientOp::Publish(publish) => self.publish(session, publish).await.map(|ok| session.reply_ok(id, &ok)),
             ClientOp::History(history) => self.history(session, id, history).await,
-            ClientOp::Presence(_) | ClientOp::Claim(_) | ClientOp::Reply(_) | ClientOp::Auth(_) => {
+            ClientOp::Claim(claim) => self.claim(session, claim).await.map(|claimed| session.reply_ok(id, &claimed)),
+            ClientOp::Reply(reply) => {
+                self.answer(session, reply).await.map(|()| session.reply_ok(id, &serde_json::json!({})))
+            }
+            ClientOp::Presence(_) | ClientOp::Auth(_) => {
                 Err(ReplyError::new(ErrorCode::UnknownOp, "this server does not know the operation yet"))
             }
             ClientOp::Ping => {

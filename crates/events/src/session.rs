@@ -14,10 +14,12 @@ use switchboard_model::json_text::JsonText;
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::close::CloseCode;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::frame::{NoticeFrame, ReplyError, ReplyFrame};
+use switchboard_model::wire::frame::{Hello, NoticeFrame, ReplyError, ReplyFrame};
+use switchboard_store_api::OfferedCall;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::calls::Told;
 use crate::hub::Hub;
 use crate::outbox::{Outbox, Outgoing, Step};
 use crate::rate::TokenBucket;
@@ -38,6 +40,7 @@ pub struct Session {
     id: ConnectionId,
     identity: SessionIdentity,
     pub(crate) outbox: Mutex<Outbox>,
+    calls: Mutex<Told>,
     wake: Notify,
     bucket: Mutex<TokenBucket>,
     hub: Arc<Hub>,
@@ -49,6 +52,7 @@ impl Session {
             id: ConnectionId::new(),
             identity,
             outbox: Mutex::default(),
+            calls: Mutex::default(),
             wake: Notify::new(),
             bucket: Mutex::new(TokenBucket::full(Instant::now())),
             hub,
@@ -107,6 +111,27 @@ impl Session {
 
     pub(crate) fn notice(&self, notice: &NoticeFrame) {
         self.control(notice);
+    }
+
+    /// Says hello, and after it what was offered meanwhile beside the `pending` calls of the hello.
+    pub(crate) fn greet(&self, hello: Hello, pending: Vec<OfferedCall>) {
+        // Held to the end, so that no other offer comes first.
+        let mut calls = self.calls.lock();
+        let missed = calls.greet(self.id, &pending);
+        let pending_calls = pending.into_iter().map(|offered| offered.offer).collect();
+        self.notice(&NoticeFrame::Hello(Hello { pending_calls, ..hello }));
+        for offered in missed {
+            self.notice(&NoticeFrame::Call(offered.offer));
+        }
+    }
+
+    /// Tells the client of an offer, unless it was told before.
+    pub(crate) fn offer(&self, offered: &OfferedCall) {
+        let mut calls = self.calls.lock();
+        if calls.is_news(offered) {
+            metrics::counter!("switchboard_calls_offered_total").increment(1);
+            self.notice(&NoticeFrame::Call(offered.offer.clone()));
+        }
     }
 
     pub(crate) fn reply_ok(&self, re: u64, value: &impl Serialize) {

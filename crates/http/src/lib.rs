@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{FeedStatus, Hub, Operations, Publisher};
+use switchboard_events::{CallWaits, FeedStatus, Hub, Operations, Publisher};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_scheduler::{PullQueue, Replay};
@@ -65,6 +65,8 @@ pub struct Api {
     pub pull: PullQueue,
     /// What sockets may ask for.
     pub operations: Operations,
+    /// What wakes requests that wait for the end of a call.
+    pub calls: CallWaits,
     /// What moves the clock of schedules, on a server with a test clock.
     pub replay: Option<Replay>,
     /// How the change feed is doing.

@@ -9,8 +9,8 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, bulk, events, hooks, instances, limits, named_tasks, occurrences, outbox, probes, rooms,
-    runs, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
+    api_keys, audit, auth, bulk, calls, events, hooks, instances, limits, named_tasks, occurrences, outbox, probes,
+    rooms, runs, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
@@ -139,6 +139,8 @@ pub static ROUTES: &[Route] = routes! {
     POST   "/api/v1/rooms/{name}/events"   Access::Publish                  => events::publish_to_room;
     GET    "/api/v1/rooms/{name}/events"   Access::Scope(Scope::RoomsRead)  => events::history;
     POST   "/api/v1/users/{id}/events"     Access::Publish                  => events::publish_to_user;
+    POST   "/api/v1/users/{id}/calls"      Access::Scope(Scope::Calls)      => calls::call;
+    GET    "/api/v1/calls/{id}"            Access::Scope(Scope::Calls)      => calls::get;
     POST   "/api/v1/limits/{key}/take"     Access::Scope(Scope::Coordination) => limits::take;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, Operations, Publisher};
 use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
@@ -94,6 +94,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
 
     let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
+    let calls = Calls::new(Arc::clone(&stores.calls), Arc::clone(&hub));
     start_test_clock(config, &stores).await?;
     let sealer = Arc::new(keys.sealing);
     let http =
@@ -101,8 +102,11 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let event = EventRunner(publisher.clone());
     let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
     let replay = scheduler.replay();
-    let observers: Vec<Arc<dyn FeedObserver>> =
-        vec![Arc::clone(&hub) as Arc<dyn FeedObserver>, Arc::new(SchedulerTicks(scheduler.observer()))];
+    let observers: Vec<Arc<dyn FeedObserver>> = vec![
+        Arc::clone(&hub) as Arc<dyn FeedObserver>,
+        Arc::clone(&calls) as Arc<dyn FeedObserver>,
+        Arc::new(SchedulerTicks(scheduler.observer())),
+    ];
     let feed = Feed::new(Arc::clone(&stores.feed), TickRequest { pools: config.pools.clone() }, observers);
     let feed_status = feed.status();
     let pull = scheduler.pull_queue();
@@ -126,6 +130,10 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     trackers.core.spawn(feed.run(stop.core.clone()));
     trackers.core.spawn(lanes.run(stop.core.clone()));
     trackers.core.spawn({
+        let (calls, stop) = (Arc::clone(&calls), stop.core.clone());
+        async move { calls.run(stop).await }
+    });
+    trackers.core.spawn({
         let (membership, stop) = (Arc::clone(&membership), stop.core.clone());
         async move { membership.run(stop).await }
     });
@@ -138,7 +146,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         hub: Arc::clone(&hub),
         publisher: publisher.clone(),
         pull,
-        operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
+        operations: Operations::new(Arc::clone(&hub), publisher, &stores),
+        calls: calls.waits().clone(),
         replay,
         feed: feed_status,
         prometheus,

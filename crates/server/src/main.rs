@@ -64,6 +64,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Work(command) => commands::work(command).await,
         Command::Room(command) => commands::room(command).await,
         Command::Publish(command) => commands::publish(command).await,
+        Command::Call(command) => commands::call(command).await,
         Command::Tail(command) => commands::tail(command).await,
         Command::Fleet(command) => commands::fleet(command).await,
         Command::Instance(command) => commands::instance(command).await,

@@ -9,12 +9,14 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use switchboard_model::call::Claimed;
 use switchboard_model::identity::RoomName;
+use switchboard_model::ids::{CallId, ClaimToken};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::HistoryPage;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::wire::frame::{EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
-use switchboard_model::wire::op::{ClientOp, History, Join, Leave, Publish, Since};
+use switchboard_model::wire::op::{CallFailure, Claim, ClientOp, History, Join, Leave, Publish, Reply, Since};
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
@@ -63,7 +65,7 @@ impl SocketOptions {
 pub enum SocketEvent {
     /// An event of a room.
     Event(EventFrame),
-    /// A notice of the server. Pings are answered and not shown.
+    /// A notice of the server, such as the offer of a call. Pings are answered and not shown.
     Notice(NoticeFrame),
     /// The answer to an operation given to [`SocketHandle::send`].
     Reply(ReplyFrame),
@@ -91,7 +93,8 @@ impl Socket {
         self.events.recv().await
     }
 
-    /// Returns what the server said about the connection at its start.
+    /// Returns what the server said about the connection at its start. Its `pending_calls` are offers like those that
+    /// arrive later.
     #[must_use]
     pub const fn hello(&self) -> &Hello {
         &self.hello
@@ -149,6 +152,33 @@ impl SocketHandle {
     /// See [`OpError`].
     pub async fn history(&self, history: History) -> Result<HistoryPage, OpError> {
         self.call(ClientOp::History(history)).await
+    }
+
+    /// Takes over a call that was offered; execute it only after this succeeded. A repetition on the same connection
+    /// gives the same token, so that a lost answer can be asked for again.
+    ///
+    /// # Errors
+    /// See [`OpError`]; the code is `call_conflict` when another socket has it or it has ended.
+    pub async fn claim(&self, call_id: CallId) -> Result<ClaimToken, OpError> {
+        self.call(ClientOp::Claim(Claim { call_id })).await.map(|claimed: Claimed| claimed.token)
+    }
+
+    /// Answers a call that was claimed, on this connection or an earlier one of the same user.
+    ///
+    /// # Errors
+    /// See [`OpError`]; the code is `call_conflict` when it was answered before or has expired.
+    pub async fn reply(
+        &self,
+        call_id: CallId,
+        token: ClaimToken,
+        answer: Result<JsonText, CallFailure>,
+    ) -> Result<(), OpError> {
+        let (ok, (payload, error)) = match answer {
+            Ok(payload) => (true, (Some(payload), None)),
+            Err(failure) => (false, (None, Some(failure))),
+        };
+        let reply = Reply { call_id, token, ok, payload, error };
+        self.call(ClientOp::Reply(reply)).await.map(|_: JsonText| ())
     }
 
     /// Asks for a sign of life.

@@ -2,6 +2,7 @@
 //!
 //! Lock order: room map, then a channel, then an outbox. No lock is held across an await.
 
+mod calls;
 mod channel;
 mod join;
 mod observe;

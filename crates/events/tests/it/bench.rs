@@ -47,7 +47,7 @@ impl Bench {
         let observers = vec![hub.clone() as Arc<dyn FeedObserver>];
         tracker.spawn(Feed::new(stores.feed.clone(), TickRequest::default(), observers).run(stop.clone()));
         tracker.spawn(lanes.run(stop.clone()));
-        let operations = Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone());
+        let operations = Operations::new(hub.clone(), publisher.clone(), &stores);
         Self { stores, hub, publisher, operations, _folder: folder, _stop: stop.drop_guard() }
     }
 

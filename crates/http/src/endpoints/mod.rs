@@ -4,6 +4,7 @@ pub(crate) mod api_keys;
 pub(crate) mod audit;
 pub(crate) mod auth;
 pub(crate) mod bulk;
+pub(crate) mod calls;
 pub(crate) mod events;
 pub(crate) mod hooks;
 pub(crate) mod instances;

@@ -87,6 +87,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
     operation("events::publish_to_room", "Publishes one event or a batch to a room.", &[201, 404]),
     operation("events::history", "Returns the events of a room after an offset, oldest first.", &[404]),
     operation("events::publish_to_user", "Publishes one event or a batch to all sockets of a user.", &[201, 404]),
+    operation("calls::call", "Asks one client of a user, and waits for its answer if asked to.", &[202, 404, 504]),
+    operation("calls::get", "Returns a call, and waits for its end if asked to.", &[404]),
     operation("limits::take", "Takes units from a rate limit, if it has them.", &[]),
     operation("instances::list", "Lists the replicas that are alive, oldest first.", &[]),
     operation("settings::fleet", "Returns the settings that every replica obeys.", &[]),

@@ -70,6 +70,8 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("POST", "/api/v1/rooms/{name}/events", "publish:lobby"),
     ("GET", "/api/v1/rooms/{name}/events", "rooms:read"),
     ("POST", "/api/v1/users/{id}/events", "publish:user:0190a0b0-0000-7000-8000-000000000000"),
+    ("POST", "/api/v1/users/{id}/calls", "calls:write"),
+    ("GET", "/api/v1/calls/{id}", "calls:write"),
     ("POST", "/api/v1/limits/{key}/take", "coordination:*"),
     ("GET", "/api/v1/instances", "admin"),
     ("GET", "/api/v1/settings/fleet", "admin"),

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, Operations, Publisher};
 use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::{Tick, TickRequest};
@@ -90,10 +90,13 @@ impl Replica {
         let hub = Hub::new(&stores, instance.clone(), tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let scheduler = Scheduler::new(&stores, scheduler_options(instance.clone()), Vec::new());
-        let observers: Vec<Arc<dyn FeedObserver>> = vec![hub.clone(), Arc::new(Ticks(scheduler.observer()))];
+        let calls = Calls::new(stores.calls.clone(), hub.clone());
+        let observers: Vec<Arc<dyn FeedObserver>> =
+            vec![hub.clone(), calls.clone(), Arc::new(Ticks(scheduler.observer()))];
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
         let mut api = Api {
-            operations: Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone()),
+            operations: Operations::new(hub.clone(), publisher.clone(), &stores),
+            calls: calls.waits().clone(),
             stores,
             hub,
             publisher,
@@ -123,6 +126,10 @@ impl Replica {
         change(&mut api.options);
         tracker.spawn(lanes.run(stop.clone()));
         tracker.spawn(feed.run(stop.clone()));
+        tracker.spawn({
+            let stop = stop.clone();
+            async move { calls.run(stop).await }
+        });
         api.lifecycle.set_ready();
         let mut replica = Self { router: router(api.clone()), api, admin: String::new(), stop, _folder: folder };
         replica.admin = replica.key(&[Scope::Admin]).await;

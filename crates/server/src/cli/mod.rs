@@ -22,7 +22,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use self::api_key::ApiKeyCommand;
 pub(crate) use self::audit::AuditCommand;
 pub(crate) use self::clock::{ClockCommand, OutboxCommand};
-pub(crate) use self::event::{PublishCommand, Start, TailCommand};
+pub(crate) use self::event::{CallCommand, PublishCommand, Start, TailCommand};
 pub(crate) use self::fleet::FleetCommand;
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
@@ -74,6 +74,8 @@ pub(crate) enum Command {
     Room(RemoteCommand<RoomCommand>),
     /// Publishes an event to a room or a user.
     Publish(PublishCommand),
+    /// Asks one client of a user and prints its answer.
+    Call(CallCommand),
     /// Follows rooms over a socket and prints each event as it arrives.
     Tail(TailCommand),
     /// Steers all replicas at once: pauses execution, and limits pools.

@@ -5,6 +5,7 @@ mod api_key;
 mod apply;
 mod audit;
 mod bulk;
+mod call;
 mod clock;
 mod documents;
 mod failure;
@@ -38,6 +39,7 @@ use crate::output::Form;
 
 pub(crate) use self::api_key::run as api_key;
 pub(crate) use self::audit::run as audit;
+pub(crate) use self::call::run as call;
 pub(crate) use self::clock::{outbox, run as clock};
 pub(crate) use self::fleet::run as fleet;
 pub(crate) use self::instance::run as instance;
