@@ -7,6 +7,7 @@ mod api_keys;
 mod audit;
 mod auth_sessions;
 mod connect;
+mod connections;
 mod context;
 mod error;
 mod feed;
@@ -15,6 +16,7 @@ mod limits;
 mod migrate;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod rows;
 mod runs;
@@ -98,6 +100,8 @@ fn stores(database: Arc<Database>) -> Stores {
         rooms: database.clone(),
         tickets: database.clone(),
         instances: database.clone(),
+        connections: database.clone(),
+        presence: database.clone(),
         api_keys: database.clone(),
         users: database.clone(),
         auth_sessions: database.clone(),
