@@ -74,6 +74,10 @@ pub struct Stores {
     pub tickets: Arc<dyn TicketStore>,
     /// Live replicas.
     pub instances: Arc<dyn InstanceStore>,
+    /// The sockets of all replicas.
+    pub connections: Arc<dyn ConnectionStore>,
+    /// Who shows themselves in which room.
+    pub presence: Arc<dyn PresenceStore>,
     /// API keys.
     pub api_keys: Arc<dyn ApiKeyStore>,
     /// Users.

@@ -22,6 +22,7 @@ mod auth_sessions;
 mod bulk;
 mod cancel;
 mod clock;
+mod connections;
 mod context;
 mod dedupe;
 mod edits;
@@ -35,6 +36,7 @@ mod occurrences;
 mod paced;
 mod permits;
 mod pool_limits;
+mod presence;
 mod races;
 mod recover;
 mod redrive;
@@ -388,6 +390,26 @@ cases! { $
         replicas_are_listed_oldest_first_until_they_leave,
         a_live_lease_can_be_prolonged,
         an_expired_replica_is_gone_for_good,
+    }
+    connections {
+        sockets_are_listed_until_they_close,
+        one_batch_admits_no_more_than_the_limit,
+        replicas_together_admit_no_more_than_the_limit,
+        sockets_of_a_dead_replica_do_not_count,
+        a_replica_that_leaves_takes_its_sockets_along,
+        comings_and_goings_signal_their_users,
+        a_kick_is_signalled_and_recorded,
+    }
+    presence {
+        a_user_is_present_once_whatever_their_sockets,
+        what_changes_nothing_signals_nothing,
+        the_last_change_of_a_batch_counts,
+        who_loses_a_socket_stays_for_the_grace,
+        who_comes_back_in_time_has_never_left,
+        a_dead_replica_takes_its_people_along_at_once,
+        a_socket_that_is_gone_enters_nothing,
+        entering_and_closing_at_once_leave_nobody_for_ever,
+        a_large_room_tells_its_number_only,
     }
     settings {
         fleet_settings_start_as_defaults_with_version_zero,

@@ -2,7 +2,8 @@
 //!
 //! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
 //! for a lock still sees what was before. Lock in one order everywhere: once-keys, users, sign-in sessions,
-//! tasks, runs by id, permit keys, rooms by id, rate limits by key. Leave a signal for every change in the
+//! tasks, runs by id, permit keys, rooms by id, rate limits by key, the users of sockets, instances, connections by id,
+//! presence by room and connection. Leave a signal for every change in the
 //! transaction that makes it.
 //!
 //! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
@@ -13,6 +14,7 @@ mod audit;
 mod auth_sessions;
 mod calls;
 mod connect;
+mod connections;
 mod context;
 mod diagnose;
 mod error;
@@ -24,6 +26,7 @@ mod link;
 mod migrate;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod rows;
 mod runs;
@@ -47,6 +50,8 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         rooms: Arc::new(rooms::Rooms(Arc::clone(database))),
         tickets: Arc::new(tickets::Tickets(Arc::clone(database))),
         instances: Arc::new(instances::Instances(Arc::clone(database))),
+        connections: Arc::new(connections::Connections(Arc::clone(database))),
+        presence: Arc::new(presence::PresenceRows(Arc::clone(database))),
         api_keys: Arc::new(api_keys::ApiKeys(Arc::clone(database))),
         users: Arc::new(users::Users(Arc::clone(database))),
         auth_sessions: Arc::new(auth_sessions::AuthSessions(Arc::clone(database))),

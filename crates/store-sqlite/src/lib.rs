@@ -8,6 +8,7 @@ mod audit;
 mod auth_sessions;
 mod calls;
 mod connect;
+mod connections;
 mod context;
 mod error;
 mod feed;
@@ -16,6 +17,7 @@ mod limits;
 mod migrate;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod rows;
 mod runs;
@@ -99,6 +101,8 @@ fn stores(database: Arc<Database>) -> Stores {
         rooms: database.clone(),
         tickets: database.clone(),
         instances: database.clone(),
+        connections: database.clone(),
+        presence: database.clone(),
         api_keys: database.clone(),
         users: database.clone(),
         auth_sessions: database.clone(),

@@ -10,12 +10,16 @@ use switchboard_model::Timestamp;
 use switchboard_model::api_key::ApiKey;
 use switchboard_model::audit::AuditRecord;
 use switchboard_model::auth_session::{AuthSession, Credential, SignedIn};
+use switchboard_model::connection::Connection;
 use switchboard_model::fire::{Arming, DueTask};
 use switchboard_model::identity::UserId;
-use switchboard_model::ids::{ApiKeyId, AuditId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId};
+use switchboard_model::ids::{
+    ApiKeyId, AuditId, ConnectionId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId,
+};
 use switchboard_model::instance::Instance;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
+use switchboard_model::presence::PresentUser;
 use switchboard_model::room::{Epoch, Retention, Room, RoomKind, StoredEvent};
 use switchboard_model::run::{OccurrenceRun, Run, SkipRange, StoredSkip};
 use switchboard_model::span::Span;
@@ -389,5 +393,22 @@ impl FromRow<'_, SqliteRow> for Stored<AuditRecord> {
             before: json_option(row, "before")?,
             after: json_option(row, "after")?,
         }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<Connection> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(Connection {
+            id: ConnectionId::from_uuid(row.try_get("id")?),
+            instance: InstanceId::from_stored(row.try_get("instance_id")?),
+            user_id: parsed(row, "user_id")?,
+            since: time(row, "since")?,
+        }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<PresentUser> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(PresentUser { user_id: parsed(row, "user_id")?, since: time(row, "since")? }))
     }
 }
