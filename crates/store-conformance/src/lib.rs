@@ -20,6 +20,8 @@ mod append_once;
 mod audit;
 mod auth_sessions;
 mod bulk;
+mod call_races;
+mod calls;
 mod cancel;
 mod clock;
 mod connections;
@@ -339,6 +341,30 @@ cases! { $
         next_due_names_the_earliest_of_each_kind,
         a_sweep_keeps_what_readers_may_still_need,
         a_write_raises_a_hint_where_hints_arrive,
+    }
+    calls {
+        a_call_is_offered_to_the_newest_connection,
+        a_call_that_nobody_can_take_fails_at_once,
+        a_call_that_waits_is_offered_to_the_connection_that_comes,
+        an_offer_that_is_not_taken_goes_to_the_next_and_around,
+        connections_of_dead_replicas_are_passed_over,
+        the_first_claim_has_the_call,
+        an_answer_is_taken_once_from_the_holder_of_the_token,
+        a_client_can_answer_that_it_could_not,
+        a_call_expires_at_its_deadline,
+        a_batch_moves_no_more_than_it_is_asked,
+        a_repeated_request_for_a_call_is_replayed,
+        next_due_names_the_offer_and_then_the_deadline,
+        a_new_connection_learns_of_what_nobody_has_claimed,
+        calls_that_ended_are_forgotten_after_their_time,
+    }
+    call_races {
+        parallel_claims_have_one_winner,
+        parallel_claims_of_one_connection_get_one_token,
+        parallel_answers_count_once,
+        replicas_move_an_offer_once,
+        a_claim_and_a_move_at_the_same_time_agree,
+        a_call_that_waits_does_not_miss_who_comes_at_the_same_time,
     }
     users {
         a_made_user_reads_back_and_can_sign_in,

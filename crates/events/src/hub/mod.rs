@@ -22,7 +22,7 @@ use switchboard_model::wire::frame::{Goaway, Hello, HelloLimits, NoticeFrame};
 use switchboard_model::wire::limits::{
     HEARTBEAT, HISTORY_EVENTS, MESSAGE_BYTES, OPS_PER_SECOND, PAYLOAD_BYTES, ROOMS_PER_SOCKET,
 };
-use switchboard_store_api::{AuthSessionStore, RoomStore, StoreError, Stores};
+use switchboard_store_api::{AuthSessionStore, CallStore, RoomStore, StoreError, Stores};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +48,7 @@ pub struct Hub {
     instance: InstanceId,
     rooms: Arc<dyn RoomStore>,
     auth_sessions: Arc<dyn AuthSessionStore>,
+    calls: Arc<dyn CallStore>,
     channels: RwLock<HashMap<RoomName, Arc<Channel>>>,
     sessions: Mutex<HashMap<ConnectionId, Arc<Session>>>,
     readers: Semaphore,
@@ -66,6 +67,7 @@ impl Hub {
             instance,
             rooms: Arc::clone(&stores.rooms),
             auth_sessions: Arc::clone(&stores.auth_sessions),
+            calls: Arc::clone(&stores.calls),
             channels: RwLock::default(),
             sessions: Mutex::default(),
             readers: Semaphore::new(LOG_READERS),
@@ -83,23 +85,20 @@ impl Hub {
     pub async fn connect(&self, identity: SessionIdentity) -> Result<SessionGuard, StoreError> {
         let hub = self.me.upgrade().ok_or(StoreError::Fenced)?;
         let user_room = identity.user_id.room();
-        let hello = |session: &Session| {
-            NoticeFrame::Hello(Hello {
-                conn_id: session.id(),
-                user_id: session.identity().user_id.clone(),
-                instance: self.instance.clone(),
-                heartbeat_ms: HEARTBEAT.as_millis(),
-                limits: HelloLimits {
-                    message_bytes: MESSAGE_BYTES,
-                    payload_bytes: PAYLOAD_BYTES,
-                    rooms: ROOMS_PER_SOCKET,
-                    ops_per_second: OPS_PER_SECOND,
-                },
-                pending_calls: Vec::new(),
-            })
+        let hello = |session: &Session| Hello {
+            conn_id: session.id(),
+            user_id: session.identity().user_id.clone(),
+            instance: self.instance.clone(),
+            heartbeat_ms: HEARTBEAT.as_millis(),
+            limits: HelloLimits {
+                message_bytes: MESSAGE_BYTES,
+                payload_bytes: PAYLOAD_BYTES,
+                rooms: ROOMS_PER_SOCKET,
+                ops_per_second: OPS_PER_SECOND,
+            },
+            pending_calls: Vec::new(),
         };
         let session = Arc::new(Session::new(identity, hub));
-        session.notice(&hello(&session));
         let guard = SessionGuard(Arc::clone(&session));
         let count = {
             let mut sessions = self.sessions.lock();
@@ -107,6 +106,9 @@ impl Hub {
             sessions.len()
         };
         set_gauge("switchboard_realtime_sessions", count);
+        // What is offered to it from now on finds the session, which keeps it for the hello.
+        let pending = self.calls.pending(&session.identity().user_id, session.id()).await?;
+        session.greet(hello(&session), pending);
         self.enter_at_latest(&session, &user_room).await?;
         Ok(guard)
     }

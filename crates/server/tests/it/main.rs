@@ -10,6 +10,7 @@ mod receiver;
 mod account_commands;
 mod accounts;
 mod audit_commands;
+mod calls;
 mod client_commands;
 mod clock;
 mod clocks;
