@@ -127,25 +127,19 @@ async fn nobody_there_is_said_at_once(cluster: Cluster) {
 }
 
 async fn a_call_that_waits_is_answered_by_whoever_comes(cluster: Cluster) {
-    let comes = async {
-        wait_until("the waiting call", async || {
-            let probe = cluster.client(0).call(&"nobody".parse().unwrap(), &open()).await;
-            probe.is_err().then_some(())
-        })
-        .await;
-        let socket = elsewhere(&cluster).await;
-        // Told by the hello, or by an offer when the call came in between.
-        let mut socket = socket;
-        let call_id = match socket.hello().pending_calls.first() {
-            Some(offer) => offer.call_id,
-            None => next_offer(&mut socket).await.call_id,
-        };
-        let token = socket.claim(call_id).await.unwrap();
-        socket.reply(call_id, token, Ok(text("7"))).await.unwrap();
-    };
-    let (user, request) = (ann(), patient());
-    let (call, ()) = join(cluster.client(0).call(&user, &request), comes).await;
-    assert_eq!(call.unwrap().result.unwrap().as_str(), "7");
+    let made = cluster.client(0).call(&ann(), &CallRequest { wait: open().wait, ..patient() }).await.unwrap();
+    assert_eq!(made.state, CallState::Offered);
+    let socket = elsewhere(&cluster).await;
+    let [offer] = socket.hello().pending_calls.as_slice() else { panic!("{:?}", socket.hello()) };
+    assert_eq!((offer.call_id, &offer.payload), (made.id, &made.payload));
+    let token = socket.claim(made.id).await.unwrap();
+    let (ended, replied) = join(
+        cluster.client(0).wait_for_call(made.id, Span::from_secs(20)),
+        socket.reply(made.id, token, Ok(text("7"))),
+    )
+    .await;
+    replied.unwrap();
+    assert_eq!(ended.unwrap().result.unwrap().as_str(), "7");
 }
 
 async fn a_silent_client_leaves_the_call_to_the_next(cluster: Cluster) {
@@ -174,7 +168,7 @@ async fn a_call_ends_at_its_deadline(cluster: Cluster) {
 }
 
 async fn an_answer_counts_once_and_from_its_user_only(cluster: Cluster) {
-    let mut socket = elsewhere(&cluster).await;
+    let socket = elsewhere(&cluster).await;
     let other_tab = cluster.socket(0, "ann").await;
     let stranger = cluster.socket(0, "bob").await;
     let call = cluster.any().call(&ann(), &open()).await.unwrap().id;
@@ -193,10 +187,8 @@ async fn an_answer_counts_once_and_from_its_user_only(cluster: Cluster) {
     other_tab.reply(call, token, Ok(text("1"))).await.unwrap();
     assert_eq!(refused(&socket, token).await, Some(ErrorCode::CallConflict));
     assert_eq!(cluster.any().get_call(call).await.unwrap().result.unwrap().as_str(), "1");
-    socket.ping().await.unwrap();
     let nothing = socket.claim(CallId::new()).await.unwrap_err();
     assert_eq!(nothing.code(), Some(ErrorCode::NotFound));
-    let _ = &mut socket;
 }
 
 async fn a_repeated_request_is_one_call(cluster: Cluster) {
@@ -238,15 +230,16 @@ async fn next_resumed_offer(socket: &mut ResumingSocket) -> CallOffer {
 
 async fn a_client_that_comes_back_is_offered_what_waits(cluster: Cluster) {
     let mut socket = cluster.resuming_socket("ann");
-    let made = cluster.any().call(&ann(), &CallRequest { wait: Some(Span::default()), ..patient() }).await.unwrap();
+    let made = cluster.any().call(&ann(), &CallRequest { wait: open().wait, ..patient() }).await.unwrap();
     assert_eq!(next_resumed_offer(&mut socket).await.call_id, made.id);
     socket.reconnect().await.unwrap();
     assert_eq!(next_resumed_offer(&mut socket).await.call_id, made.id, "it is still free");
     let token = socket.claim(made.id).await.unwrap();
     assert_eq!(socket.claim(made.id).await.unwrap_err().code(), Some(ErrorCode::CallConflict));
     socket.reconnect().await.unwrap();
+    while !matches!(socket.next().await.unwrap(), ResumeEvent::Connected { .. }) {}
     // Over a connection that did not claim it.
-    wait_until("the answer", async || socket.reply(made.id, token, Ok(text("2"))).await).await;
+    socket.reply(made.id, token, Ok(text("2"))).await.unwrap();
     assert_eq!(cluster.any().get_call(made.id).await.unwrap().result.unwrap().as_str(), "2");
     let last = cluster.any().call(&ann(), &open()).await.unwrap();
     assert_eq!(next_resumed_offer(&mut socket).await.call_id, last.id, "what was claimed is not offered again");
