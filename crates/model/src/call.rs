@@ -138,7 +138,7 @@ pub struct CallOffer {
 }
 
 /// What claiming a call gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Claimed {
     /// What the answer must carry.

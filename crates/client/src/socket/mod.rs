@@ -11,10 +11,11 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 use switchboard_model::identity::RoomName;
 use switchboard_model::json_text::JsonText;
+use switchboard_model::presence::Presence;
 use switchboard_model::room::HistoryPage;
 use switchboard_model::secret_text::SecretText;
-use switchboard_model::wire::frame::{EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
-use switchboard_model::wire::op::{ClientOp, History, Join, Leave, Publish, Since};
+use switchboard_model::wire::frame::{Authenticated, EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
+use switchboard_model::wire::op::{Auth, ClientOp, History, Join, Leave, Publish, ReadPresence, Since};
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
@@ -125,6 +126,31 @@ impl SocketHandle {
     /// See [`OpError`].
     pub async fn join(&self, room: &RoomName, since: Since) -> Result<Joined, OpError> {
         self.call(ClientOp::Join(Join { room: room.clone(), since, presence: false })).await
+    }
+
+    /// Joins a room and shows the user there.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn join_shown(&self, room: &RoomName, since: Since) -> Result<Joined, OpError> {
+        self.call(ClientOp::Join(Join { room: room.clone(), since, presence: true })).await
+    }
+
+    /// Reads who shows themselves in a joined room; from then on the events `presence.joined` and `presence.left`, or
+    /// `presence.count` of a large room, tell of changes.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn presence(&self, room: &RoomName) -> Result<Presence, OpError> {
+        self.call(ClientOp::Presence(ReadPresence { room: room.clone() })).await
+    }
+
+    /// Lets the socket hang on a new access token of the same user. One that fails closes it.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn auth(&self, token: &SecretText) -> Result<Authenticated, OpError> {
+        self.call(ClientOp::Auth(Auth { token: token.expose().to_owned() })).await
     }
 
     /// Leaves a room.
