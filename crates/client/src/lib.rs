@@ -17,6 +17,7 @@ mod pages;
 mod resume;
 mod rooms;
 mod runs;
+mod sessions;
 mod settings;
 mod socket;
 mod tasks;

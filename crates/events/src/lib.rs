@@ -5,6 +5,7 @@
 
 mod access;
 mod calls;
+mod connections;
 mod feed;
 mod hub;
 mod operations;
@@ -15,12 +16,13 @@ mod session;
 
 pub use access::{may_join, may_publish};
 pub use calls::{CallWaits, CallWatch, Calls};
+pub use connections::ConnectError;
 pub use feed::{Feed, FeedObserver, FeedStatus, error_chain};
-pub use hub::Hub;
-pub use operations::{Operations, refusal};
+pub use hub::{Hub, HubOptions};
+pub use operations::{Authenticator, Operations, Proven, refusal};
 pub use outbox::Outgoing;
 pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
-pub use session::{Session, SessionGuard, SessionIdentity};
+pub use session::{Hold, Session, SessionGuard, SessionIdentity};
 
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
 pub fn describe_metrics() {

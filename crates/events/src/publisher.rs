@@ -280,7 +280,9 @@ fn store_failed(error: StoreError) -> PublishError {
 }
 
 /// Tries a batch that was rolled back again; any other failure may have been committed and is final.
-async fn with_retry<T, F: Future<Output = Result<T, StoreError>>>(append: impl Fn() -> F) -> Result<T, StoreError> {
+pub(crate) async fn with_retry<T, F: Future<Output = Result<T, StoreError>>>(
+    append: impl Fn() -> F,
+) -> Result<T, StoreError> {
     let mut tries = 1;
     loop {
         match append().await {

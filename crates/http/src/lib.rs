@@ -43,6 +43,7 @@ pub use auth::{
 pub use endpoints::webhook_secrets::open_webhook_keys;
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
+pub use openapi::asyncapi::asyncapi_document;
 pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};

@@ -10,11 +10,11 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 use crate::access::authorise;
 use crate::endpoints::{
     api_keys, audit, auth, bulk, calls, events, hooks, instances, limits, named_tasks, occurrences, outbox, probes,
-    rooms, runs, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
+    rooms, runs, sessions, settings, tasks, test_clock, tickets, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
-use crate::openapi::{self, Sketch, describe};
+use crate::openapi::{self, Sketch, asyncapi, describe};
 use crate::unread::finish_body;
 use crate::{Api, App, AppState, cors, request_line, ws};
 
@@ -85,6 +85,7 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/healthz/ready"                Access::Anonymous                => probes::ready;
     GET    "/metrics"                      Access::Anonymous                => probes::metrics;
     GET    "/openapi.json"                 Access::Anonymous                => openapi::serve;
+    GET    "/asyncapi.json"                Access::Anonymous                => asyncapi::serve;
     GET    "/ws"                           Access::Ticket                   => ws::upgrade;
     POST   "/api/v1/ws/ticket"             Access::SignedIn                 => tickets::mint;
     POST   "/api/v1/auth/register"         Access::Login                    => auth::register;
@@ -136,11 +137,14 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/api/v1/rooms"                 Access::Scope(Scope::RoomsRead)  => rooms::list;
     GET    "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsRead)  => rooms::get;
     DELETE "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsWrite) => rooms::delete;
+    GET    "/api/v1/rooms/{name}/presence" Access::Scope(Scope::RoomsRead)  => rooms::presence;
     POST   "/api/v1/rooms/{name}/events"   Access::Publish                  => events::publish_to_room;
     GET    "/api/v1/rooms/{name}/events"   Access::Scope(Scope::RoomsRead)  => events::history;
     POST   "/api/v1/users/{id}/events"     Access::Publish                  => events::publish_to_user;
     POST   "/api/v1/users/{id}/calls"      Access::Scope(Scope::Calls)      => calls::call;
     GET    "/api/v1/calls/{id}"            Access::Scope(Scope::Calls)      => calls::get;
+    GET    "/api/v1/sessions"              Access::Scope(Scope::Admin)      => sessions::list;
+    DELETE "/api/v1/sessions/{id}"         Access::Scope(Scope::Admin)      => sessions::kick;
     POST   "/api/v1/limits/{key}/take"     Access::Scope(Scope::Coordination) => limits::take;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;

@@ -160,7 +160,7 @@ pub struct CallOffer {
 }
 
 /// What claiming a call gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Claimed {
     /// What the answer must carry.
     pub token: ClaimToken,

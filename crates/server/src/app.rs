@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{Calls, Feed, FeedObserver, Hub, Operations, Publisher};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher};
 use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
@@ -92,7 +92,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
 
-    let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
+    let hub = HubOptions { instance: instance.clone(), sockets_per_user: config.limits.sockets_per_user };
+    let hub = Hub::new(&stores, hub, trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
     let calls = Calls::new(Arc::clone(&stores.calls), Arc::clone(&hub));
     start_test_clock(config, &stores).await?;

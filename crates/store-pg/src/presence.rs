@@ -28,8 +28,9 @@ impl PresenceStore for PresenceRows {
         }
         let net = net(changes);
         let mut tx = self.0.begin().await?;
+        let open = keep_open(&mut tx, &net.entered).await?;
         let mut rooms = leave(&mut tx, &net.left).await?;
-        rooms.extend(enter(&mut tx, &net.entered).await?);
+        rooms.extend(enter(&mut tx, &open).await?);
         if rooms.is_empty() {
             return tx.undo(()).await;
         }
@@ -101,7 +102,7 @@ impl PresenceStore for PresenceRows {
 
 /// What a batch comes down to: of several changes of one socket in one room the last one counts.
 struct Net<'a> {
-    entered: Vec<(&'a RoomName, &'a NewConnection)>,
+    entered: Vec<Entry<'a>>,
     left: Vec<(&'a RoomName, ConnectionId)>,
 }
 
@@ -146,12 +147,15 @@ async fn leave(tx: &mut Tx, left: &[(&RoomName, ConnectionId)]) -> StoreResult<V
     .map_err(fault)
 }
 
-/// Enters sockets that are still open, and returns the rooms where they were not entered yet.
-async fn enter(tx: &mut Tx, entered: &[(&RoomName, &NewConnection)]) -> StoreResult<Vec<String>> {
+/// An entry to be made.
+type Entry<'a> = (&'a RoomName, &'a NewConnection);
+
+/// Returns the entries of sockets that are open, and keeps those from closing: who closes meanwhile waits for the
+/// commit, and finds the entry.
+async fn keep_open<'a>(tx: &mut Tx, entered: &[Entry<'a>]) -> StoreResult<Vec<Entry<'a>>> {
     if entered.is_empty() {
         return Ok(Vec::new());
     }
-    // A socket that closes meanwhile waits for this commit, or is not found any more.
     let open: Vec<Uuid> = sqlx::query_scalar(
         "-- connections.keep
          SELECT id FROM switchboard.connections WHERE id = ANY ($1) ORDER BY id FOR KEY SHARE",
@@ -160,8 +164,15 @@ async fn enter(tx: &mut Tx, entered: &[(&RoomName, &NewConnection)]) -> StoreRes
     .fetch_all(&mut **tx)
     .await
     .map_err(fault)?;
-    let is_open = |connection: &NewConnection| open.binary_search(&connection.id.as_uuid()).is_ok();
-    let entered: Vec<_> = entered.iter().filter(|(_, connection)| is_open(connection)).collect();
+    let is_open = |(_, connection): &&Entry<'_>| open.binary_search(&connection.id.as_uuid()).is_ok();
+    Ok(entered.iter().filter(is_open).copied().collect())
+}
+
+/// Makes entries and returns the rooms in which they are new.
+async fn enter(tx: &mut Tx, entered: &[Entry<'_>]) -> StoreResult<Vec<String>> {
+    if entered.is_empty() {
+        return Ok(Vec::new());
+    }
     sqlx::query_scalar(
         "-- presence.enter
          INSERT INTO switchboard.presence (room, connection_id, instance_id, user_id, since)

@@ -13,10 +13,13 @@ use switchboard_model::call::Claimed;
 use switchboard_model::identity::RoomName;
 use switchboard_model::ids::{CallId, ClaimToken};
 use switchboard_model::json_text::JsonText;
+use switchboard_model::presence::Presence;
 use switchboard_model::room::HistoryPage;
 use switchboard_model::secret_text::SecretText;
-use switchboard_model::wire::frame::{EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
-use switchboard_model::wire::op::{CallFailure, Claim, ClientOp, History, Join, Leave, Publish, Reply, Since};
+use switchboard_model::wire::frame::{Authenticated, EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
+use switchboard_model::wire::op::{
+    Auth, CallFailure, Claim, ClientOp, History, Join, Leave, Publish, ReadPresence, Reply, Since,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
@@ -128,6 +131,31 @@ impl SocketHandle {
     /// See [`OpError`].
     pub async fn join(&self, room: &RoomName, since: Since) -> Result<Joined, OpError> {
         self.call(ClientOp::Join(Join { room: room.clone(), since, presence: false })).await
+    }
+
+    /// Joins a room and shows the user there.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn join_shown(&self, room: &RoomName, since: Since) -> Result<Joined, OpError> {
+        self.call(ClientOp::Join(Join { room: room.clone(), since, presence: true })).await
+    }
+
+    /// Reads who shows themselves in a joined room; from then on the events `presence.joined` and `presence.left`, or
+    /// `presence.count` of a large room, tell of changes.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn presence(&self, room: &RoomName) -> Result<Presence, OpError> {
+        self.call(ClientOp::Presence(ReadPresence { room: room.clone() })).await
+    }
+
+    /// Lets the socket hang on a new access token of the same user. One that fails closes it.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn auth(&self, token: &SecretText) -> Result<Authenticated, OpError> {
+        self.call(ClientOp::Auth(Auth { token: token.expose().to_owned() })).await
     }
 
     /// Leaves a room.

@@ -15,6 +15,7 @@ pub(crate) mod outbox;
 pub(crate) mod probes;
 pub(crate) mod rooms;
 pub(crate) mod runs;
+pub(crate) mod sessions;
 pub(crate) mod settings;
 pub(crate) mod tasks;
 pub(crate) mod test_clock;

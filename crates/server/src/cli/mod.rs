@@ -9,6 +9,7 @@ mod process;
 mod remote;
 mod room;
 mod run;
+mod session;
 mod task;
 mod token;
 mod user;
@@ -28,6 +29,7 @@ pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
 pub(crate) use self::run::RunCommand;
+pub(crate) use self::session::SessionCommand;
 pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand};
 pub(crate) use self::token::{KeyKind, TokenCommand};
 pub(crate) use self::user::{PasswordSource, UserCommand, UserRef};
@@ -72,6 +74,8 @@ pub(crate) enum Command {
     Work(RemoteCommand<WorkCommand>),
     /// Works with rooms and the events in them.
     Room(RemoteCommand<RoomCommand>),
+    /// Shows and closes the open sockets of all replicas.
+    Session(RemoteCommand<SessionCommand>),
     /// Publishes an event to a room or a user.
     Publish(PublishCommand),
     /// Asks one client of a user and prints its answer.
@@ -90,6 +94,8 @@ pub(crate) enum Command {
     Clock(RemoteCommand<ClockCommand>),
     /// Prints the OpenAPI document of the HTTP surface: of this binary, or of a server when --url is given.
     Openapi(Remote),
+    /// Prints the AsyncAPI document of the socket: of this binary, or of a server when --url is given.
+    Asyncapi(Remote),
     /// Prints the script that completes this command line in a shell.
     Completions {
         /// The shell.
