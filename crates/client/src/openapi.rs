@@ -1,4 +1,4 @@
-//! The description of the REST surface, as the server gives it.
+//! The descriptions of the REST surface and of the socket, as the server gives them.
 
 use reqwest::Method;
 use serde_json::Value;
@@ -13,5 +13,13 @@ impl Client {
     /// See [`ClientError`].
     pub async fn openapi(&self) -> Result<Value, ClientError> {
         fetch(self.request(Method::GET, &["openapi.json"])).await
+    }
+
+    /// Returns the AsyncAPI document of the server.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn asyncapi(&self) -> Result<Value, ClientError> {
+        fetch(self.request(Method::GET, &["asyncapi.json"])).await
     }
 }

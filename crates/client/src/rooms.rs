@@ -3,6 +3,7 @@
 use reqwest::Method;
 use switchboard_model::identity::RoomName;
 use switchboard_model::page::{Page, PageRequest};
+use switchboard_model::presence::Presence;
 use switchboard_model::room::{HistoryPage, Room};
 use switchboard_model::wire::frame::Published;
 use switchboard_model::wire::rest::{
@@ -43,6 +44,14 @@ impl Client {
     /// See [`ClientError`].
     pub async fn delete_room(&self, name: &RoomName) -> Result<(), ClientError> {
         send(self.api(Method::DELETE, &["rooms", name.as_str()])).await.map(drop)
+    }
+
+    /// Returns who shows themselves in a room.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn presence(&self, room: &RoomName) -> Result<Presence, ClientError> {
+        fetch(self.api(Method::GET, &["rooms", room.as_str(), "presence"])).await
     }
 
     /// Publishes an event to a room.

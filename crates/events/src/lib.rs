@@ -4,6 +4,8 @@
 //! no socket: sessions take text in and give frames out.
 
 mod access;
+mod calls;
+mod connections;
 mod feed;
 mod hub;
 mod lane;
@@ -15,12 +17,14 @@ mod session;
 mod streams;
 
 pub use access::{may_join, may_publish};
+pub use calls::{CallWaits, CallWatch, Calls};
+pub use connections::ConnectError;
 pub use feed::{Feed, FeedObserver, FeedStatus, error_chain};
-pub use hub::{Hub, Reach};
-pub use operations::{Operations, refusal};
+pub use hub::{Hub, HubOptions, Reach};
+pub use operations::{Authenticator, Operations, Proven, refusal};
 pub use outbox::Outgoing;
 pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
-pub use session::{Session, SessionGuard, SessionIdentity};
+pub use session::{Hold, Session, SessionGuard, SessionIdentity};
 pub use streams::{StreamLanes, StreamReader, StreamWriter, Streams, WriteError};
 
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
@@ -41,4 +45,7 @@ pub fn describe_metrics() {
     metrics::gauge!("switchboard_streams_produced").set(0.0);
     metrics::counter!("switchboard_streams_chunks_total").absolute(0);
     metrics::counter!("switchboard_streams_interrupted_total").absolute(0);
+    metrics::counter!("switchboard_calls_offered_total").absolute(0);
+    metrics::counter!("switchboard_calls_moved_total").absolute(0);
+    metrics::counter!("switchboard_calls_unanswered_total").absolute(0);
 }

@@ -2,18 +2,39 @@
 
 use std::sync::Arc;
 
-use switchboard_model::identity::Actor;
+use async_trait::async_trait;
+use switchboard_model::identity::{Actor, UserId};
 use switchboard_model::room::{MessageId, NewEvent};
+use switchboard_model::wire::close::CloseCode;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::frame::{Published, ReplyError};
+use switchboard_model::wire::frame::{Authenticated, Published, ReplyError};
 use switchboard_model::wire::limits::HISTORY_EVENTS;
 use switchboard_model::wire::op::{ClientFrame, ClientOp, History, Publish};
-use switchboard_store_api::{AppendOutcome, RoomStore};
+use switchboard_store_api::{AppendOutcome, CallStore, RoomStore, Stores};
 
 use crate::access::may_publish;
 use crate::hub::Hub;
 use crate::publisher::{EphemeralEvent, PublishError, Publisher};
-use crate::session::Session;
+use crate::session::{Hold, Session};
+
+/// Whose a token is, and what hangs on it.
+#[derive(Clone, Debug)]
+pub struct Proven {
+    /// Whose it is.
+    pub user_id: UserId,
+    /// What a socket that shows it hangs on.
+    pub hold: Hold,
+}
+
+/// Verifies the tokens that sockets show.
+#[async_trait]
+pub trait Authenticator: Send + Sync {
+    /// Finds out whose an access token is; `None` when it does not work.
+    ///
+    /// # Errors
+    /// `unavailable` when that cannot be found out now.
+    async fn authenticate(&self, token: &str) -> Result<Option<Proven>, ReplyError>;
+}
 
 /// Serves the operations of every session of a replica.
 #[derive(Clone)]
@@ -21,17 +42,18 @@ pub struct Operations {
     hub: Arc<Hub>,
     publisher: Publisher,
     rooms: Arc<dyn RoomStore>,
+    pub(crate) calls: Arc<dyn CallStore>,
 }
 
 impl Operations {
     /// Makes the service.
     #[must_use]
-    pub fn new(hub: Arc<Hub>, publisher: Publisher, rooms: Arc<dyn RoomStore>) -> Self {
-        Self { hub, publisher, rooms }
+    pub fn new(hub: Arc<Hub>, publisher: Publisher, stores: &Stores) -> Self {
+        Self { hub, publisher, rooms: Arc::clone(&stores.rooms), calls: Arc::clone(&stores.calls) }
     }
 
     /// Does what one text frame asks for; the answer goes to the outbox of the session.
-    pub async fn handle(&self, session: &Arc<Session>, text: &str) {
+    pub async fn handle(&self, session: &Arc<Session>, text: &str, authenticator: &dyn Authenticator) {
         let frame = match ClientFrame::parse(text) {
             Ok(frame) => frame,
             Err(bad) => return session.reply_error(bad.id.unwrap_or(0), bad.error),
@@ -42,6 +64,9 @@ impl Operations {
             ClientOp::Join(join) => self.hub.join(session, id, join).await,
             ClientOp::Leave(leave) => {
                 if self.hub.leave(session, &leave.room) {
+                    if self.hub.hide(session, &leave.room) {
+                        self.hub.settled().await;
+                    }
                     session.reply_ok(id, &serde_json::json!({}));
                     Ok(())
                 } else {
@@ -50,9 +75,14 @@ impl Operations {
             }
             ClientOp::Publish(publish) => self.publish(session, publish).await.map(|ok| session.reply_ok(id, &ok)),
             ClientOp::History(history) => self.history(session, id, history).await,
-            ClientOp::Presence(_) | ClientOp::Claim(_) | ClientOp::Reply(_) | ClientOp::Auth(_) => {
-                Err(ReplyError::new(ErrorCode::UnknownOp, "this server does not know the operation yet"))
+            ClientOp::Claim(claim) => self.claim(session, claim).await.map(|claimed| session.reply_ok(id, &claimed)),
+            ClientOp::Reply(reply) => {
+                self.answer(session, reply).await.map(|()| session.reply_ok(id, &serde_json::json!({})))
             }
+            ClientOp::Presence(asked) => {
+                self.hub.who_is_in(session, &asked.room).await.map(|found| session.reply_ok(id, &found))
+            }
+            ClientOp::Auth(auth) => self.auth(session, id, &auth.token, authenticator).await,
             ClientOp::Ping => {
                 session.reply_ok(id, &serde_json::json!({}));
                 Ok(())
@@ -61,6 +91,27 @@ impl Operations {
         if let Err(error) = result {
             session.reply_error(id, error);
         }
+    }
+
+    /// Lets the socket hang on the given token from now on. A token that fails ends the socket.
+    async fn auth(
+        &self,
+        session: &Arc<Session>,
+        id: u64,
+        token: &str,
+        authenticator: &dyn Authenticator,
+    ) -> Result<(), ReplyError> {
+        let proven = authenticator.authenticate(token).await?;
+        let Some(proven) = proven.filter(|proven| proven.user_id == session.identity().user_id) else {
+            let message = "the token does not work for the user of this socket";
+            session.reply_error(id, ReplyError::new(ErrorCode::Unauthorized, message));
+            session.close(CloseCode::AuthFailed);
+            return Ok(());
+        };
+        let expires_at_ms = proven.hold.expires_at.map(|at| at.timestamp_millis());
+        self.hub.rehang(session, proven.hold).await;
+        session.reply_ok(id, &Authenticated { expires_at_ms });
+        Ok(())
     }
 
     async fn publish(&self, session: &Session, publish: Publish) -> Result<Published, ReplyError> {

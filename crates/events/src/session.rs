@@ -2,22 +2,27 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use serde::Serialize;
+use switchboard_model::Timestamp;
 use switchboard_model::auth_session::Credential;
+use switchboard_model::connection::NewConnection;
 use switchboard_model::identity::UserId;
-use switchboard_model::ids::ConnectionId;
+use switchboard_model::ids::{ConnectionId, InstanceId};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::close::CloseCode;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::frame::{NoticeFrame, ReplyError, ReplyFrame};
+use switchboard_model::wire::frame::{Hello, NoticeFrame, ReplyError, ReplyFrame};
+use switchboard_store_api::OfferedCall;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
+use crate::calls::Told;
 use crate::hub::Hub;
 use crate::outbox::{Outbox, Outgoing, Step};
 use crate::rate::TokenBucket;
@@ -27,28 +32,43 @@ use crate::rate::TokenBucket;
 pub struct SessionIdentity {
     /// Whom it belongs to.
     pub user_id: UserId,
-    /// What it hangs on: when that is revoked, it ends.
-    pub minted_by: Credential,
     /// What it may do beyond what every user may.
     pub grants: Grants,
 }
 
+/// What a session hangs on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// When this is revoked, the session ends.
+    pub credential: Credential,
+    /// When the session ends unless it is given another hold; `None` while the credential works.
+    pub expires_at: Option<Timestamp>,
+}
+
 /// One connected socket.
 pub struct Session {
-    id: ConnectionId,
+    row: NewConnection,
     identity: SessionIdentity,
+    hold: Mutex<(Credential, Option<Instant>)>,
+    /// Whether there may be a row of it in the database.
+    is_entered: AtomicBool,
     pub(crate) outbox: Mutex<Outbox>,
+    calls: Mutex<Told>,
     wake: Notify,
     bucket: Mutex<TokenBucket>,
     hub: Arc<Hub>,
 }
 
 impl Session {
-    pub(crate) fn new(identity: SessionIdentity, hub: Arc<Hub>) -> Self {
+    pub(crate) fn new(identity: SessionIdentity, hold: Hold, instance: InstanceId, hub: Arc<Hub>) -> Self {
+        let user_id = identity.user_id.clone();
         Self {
-            id: ConnectionId::new(),
+            row: NewConnection { id: ConnectionId::new(), instance, user_id },
             identity,
+            hold: Mutex::new(anchored(hold, &hub)),
+            is_entered: AtomicBool::new(true),
             outbox: Mutex::default(),
+            calls: Mutex::default(),
             wake: Notify::new(),
             bucket: Mutex::new(TokenBucket::full(Instant::now())),
             hub,
@@ -58,7 +78,22 @@ impl Session {
     /// Returns the identity of the connection.
     #[must_use]
     pub const fn id(&self) -> ConnectionId {
-        self.id
+        self.row.id
+    }
+
+    /// Returns the session as it is entered in the database.
+    pub(crate) const fn row(&self) -> &NewConnection {
+        &self.row
+    }
+
+    /// Notes that there is no row of the session.
+    pub(crate) fn was_not_entered(&self) {
+        self.is_entered.store(false, Ordering::Relaxed);
+    }
+
+    /// Tells whether there may be a row of the session.
+    pub(crate) fn is_entered(&self) -> bool {
+        self.is_entered.load(Ordering::Relaxed)
     }
 
     /// Returns whom the session belongs to.
@@ -67,9 +102,26 @@ impl Session {
         &self.identity
     }
 
+    /// Returns what the session hangs on: its credential, and the user.
+    #[must_use]
+    pub fn credentials(&self) -> [Credential; 2] {
+        [self.hold.lock().0.clone(), Credential::User(self.identity.user_id.clone())]
+    }
+
+    /// Lets the session hang on something else from now on.
+    pub(crate) fn rehang(&self, hold: Hold) {
+        *self.hold.lock() = anchored(hold, &self.hub);
+        // The writer waits for the end of the old one.
+        self.wake();
+    }
+
     /// Waits for what the socket does next. One caller at a time.
     pub async fn next(&self) -> Outgoing {
         loop {
+            let ends_at = self.hold.lock().1;
+            if ends_at.is_some_and(|at| at <= Instant::now()) {
+                self.outbox.lock().close(CloseCode::TokenExpired);
+            }
             // The guard is gone before anything is awaited.
             let step = self.outbox.lock().step();
             match step {
@@ -77,7 +129,12 @@ impl Session {
                 Step::Close(code) => return Outgoing::Close(code),
                 Step::CatchUp(behind) => self.hub.catch_up(self, behind).await,
                 // A wake-up between the look and here is kept by `Notify`, so none is lost.
-                Step::Wait => self.wake.notified().await,
+                Step::Wait => match ends_at {
+                    None => self.wake.notified().await,
+                    Some(at) => {
+                        let _ = timeout_at(at, self.wake.notified()).await;
+                    }
+                },
             }
         }
     }
@@ -109,6 +166,27 @@ impl Session {
         self.control(notice);
     }
 
+    /// Says hello, and after it what was offered meanwhile beside the `pending` calls of the hello.
+    pub(crate) fn greet(&self, hello: Hello, pending: Vec<OfferedCall>) {
+        // Held to the end, so that no other offer comes first.
+        let mut calls = self.calls.lock();
+        let missed = calls.greet(self.id(), &pending);
+        let pending_calls = pending.into_iter().map(|offered| offered.offer).collect();
+        self.notice(&NoticeFrame::Hello(Hello { pending_calls, ..hello }));
+        for offered in missed {
+            self.notice(&NoticeFrame::Call(offered.offer));
+        }
+    }
+
+    /// Tells the client of an offer, unless it was told before.
+    pub(crate) fn offer(&self, offered: &OfferedCall) {
+        let mut calls = self.calls.lock();
+        if calls.is_news(offered) {
+            metrics::counter!("switchboard_calls_offered_total").increment(1);
+            self.notice(&NoticeFrame::Call(offered.offer.clone()));
+        }
+    }
+
     pub(crate) fn reply_ok(&self, re: u64, value: &impl Serialize) {
         match JsonText::encode(value) {
             Ok(ok) => self.control(&ReplyFrame { re, ok: Some(ok), error: None }),
@@ -126,6 +204,15 @@ impl Session {
             self.wake();
         }
     }
+}
+
+/// Translates the end of a hold, by database time, to the monotonic clock.
+fn anchored(hold: Hold, hub: &Hub) -> (Credential, Option<Instant>) {
+    let ends_at = hold.expires_at.map(|at| {
+        let left = hub.now().and_then(|now| (at - now).to_std().ok()).unwrap_or_default();
+        Instant::now() + left
+    });
+    (hold.credential, ends_at)
 }
 
 /// Keeps a session registered; dropping it leaves every room.

@@ -8,6 +8,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::Response;
+use switchboard_events::Hold;
+use switchboard_model::Timestamp;
 use switchboard_model::api_key::API_KEY_PREFIX;
 use switchboard_model::auth_session::Credential;
 use switchboard_model::identity::{Actor, UserId};
@@ -47,11 +49,13 @@ pub(crate) struct Caller {
     principal: Principal,
     scopes: Arc<[Scope]>,
     request_id: Arc<str>,
+    /// When the presented token expires; `None` for API keys.
+    expires_at: Option<Timestamp>,
 }
 
 impl Caller {
     fn new(principal: Principal, scopes: Vec<Scope>, request_id: RequestId) -> Self {
-        Self { principal, scopes: scopes.into(), request_id: request_id.0 }
+        Self { principal, scopes: scopes.into(), request_id: request_id.0, expires_at: None }
     }
 
     fn user(id: UserId, role: UserRole, session: Option<SessionId>, request_id: RequestId) -> Self {
@@ -78,6 +82,11 @@ impl Caller {
             Principal::User { session: Some(session), .. } => Credential::Session(*session),
             Principal::User { id, .. } => Credential::User(id.clone()),
         }
+    }
+
+    /// Returns what a socket hangs on that the caller opens without a ticket.
+    pub(crate) fn hold(&self) -> Hold {
+        Hold { credential: self.credential(), expires_at: self.expires_at }
     }
 
     /// Returns the user, unless a program calls.
@@ -237,23 +246,25 @@ async fn by_key(app: &AppState, key: &str, request_id: RequestId) -> ApiResult<O
 
 /// Verifies a token, ours or another issuer's. Ours hangs on its session, which is looked up every time: a
 /// revocation acts on every replica at once.
-async fn by_token(app: &AppState, token: &str, request_id: RequestId) -> ApiResult<Option<Caller>> {
+pub(crate) async fn by_token(app: &AppState, token: &str, request_id: RequestId) -> ApiResult<Option<Caller>> {
     let now = app.now()?;
     let auth = &app.options.auth;
+    let until = |caller: Caller, exp| Caller { expires_at: Timestamp::from_timestamp(exp, 0), ..caller };
     if let Some(claims) = tokens::verify(auth, token, now) {
         let found = app.stores.auth_sessions.find_valid(claims.sid).await?;
         let found = found.filter(|signed_in| signed_in.user.id == claims.sub);
-        return Ok(found.map(|found| Caller::signing_in(&found.user, found.session.id, request_id)));
+        let caller = found.map(|found| Caller::signing_in(&found.user, found.session.id, request_id));
+        return Ok(caller.map(|caller| until(caller, claims.exp)));
     }
     // One of ours that has expired, say, costs the other issuer nothing and is answered at once.
     let Some(external) = auth.external.as_ref().filter(|_| !tokens::is_ours(auth, token)) else { return Ok(None) };
-    let Some(id) = external.verify(token, now).await? else { return Ok(None) };
+    let Some((id, exp)) = external.verify(token, now).await? else { return Ok(None) };
     let role = match app.stores.users.get(&id).await? {
         Some(user) if user.is_disabled => return Ok(None),
         Some(user) => user.role,
         None => UserRole::User,
     };
-    Ok(Some(Caller::user(id, role, None, request_id)))
+    Ok(Some(until(Caller::user(id, role, None, request_id), exp)))
 }
 
 fn no_credential() -> ApiError {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
 use switchboard_model::identity::{ClientKey, PoolName, RoomName, TaskName, UserId};
-use switchboard_model::ids::{ApiKeyId, RunId, SessionId, StreamId, TaskId, WebhookSecretId};
+use switchboard_model::ids::{ApiKeyId, CallId, ConnectionId, RunId, SessionId, StreamId, TaskId, WebhookSecretId};
 use switchboard_model::page::{MAX_PAGE, PageRequest};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::strict::Strict;
@@ -138,8 +138,10 @@ pub(crate) trait PathPart: FromStr<Err: Display> {
 impl PathPart for TaskId {}
 impl PathPart for RunId {}
 impl PathPart for StreamId {}
+impl PathPart for CallId {}
 impl PathPart for ApiKeyId {}
 impl PathPart for SessionId {}
+impl PathPart for ConnectionId {}
 impl PathPart for WebhookSecretId {}
 impl PathPart for TaskName {}
 impl PathPart for ClientKey {}

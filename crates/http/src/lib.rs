@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{FeedStatus, Hub, Operations, Publisher, Streams};
+use switchboard_events::{CallWaits, FeedStatus, Hub, Operations, Publisher, Streams};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_scheduler::{PullQueue, Replay};
@@ -44,6 +44,7 @@ pub use auth::{
 pub use endpoints::webhook_secrets::open_webhook_keys;
 pub use lifecycle::Lifecycle;
 pub use limits::LimitOptions;
+pub use openapi::asyncapi::asyncapi_document;
 pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
@@ -68,6 +69,8 @@ pub struct Api {
     pub pull: PullQueue,
     /// What sockets may ask for.
     pub operations: Operations,
+    /// What wakes requests that wait for the end of a call.
+    pub calls: CallWaits,
     /// What moves the clock of schedules, on a server with a test clock.
     pub replay: Option<Replay>,
     /// How the change feed is doing.

@@ -9,13 +9,13 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, bulk, events, hooks, instances, limits, listen, named_tasks, occurrences, outbox, probes,
-    rooms, run_output, runs, sdk, settings, streams, tasks, test_clock, tickets, triggers, users, webhook_secrets,
-    work,
+    api_keys, audit, auth, bulk, calls, events, hooks, instances, limits, listen, named_tasks, occurrences, outbox,
+    probes, rooms, run_output, runs, sdk, sessions, settings, streams, tasks, test_clock, tickets, triggers, users,
+    webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
-use crate::openapi::{self, Sketch, describe};
+use crate::openapi::{self, Sketch, asyncapi, describe};
 use crate::unread::finish_body;
 use crate::{Api, App, AppState, cors, request_line, ws};
 
@@ -90,6 +90,7 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/openapi.json"                 Access::Anonymous                => openapi::serve;
     GET    "/sdk/switchboard.js"           Access::Anonymous                => sdk::module;
     GET    "/sdk/switchboard.d.ts"         Access::Anonymous                => sdk::types;
+    GET    "/asyncapi.json"                Access::Anonymous                => asyncapi::serve;
     GET    "/ws"                           Access::Ticket                   => ws::upgrade;
     POST   "/api/v1/ws/ticket"             Access::SignedIn                 => tickets::mint;
     POST   "/api/v1/auth/register"         Access::Login                    => auth::register;
@@ -150,10 +151,15 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/api/v1/rooms"                 Access::Scope(Scope::RoomsRead)  => rooms::list;
     GET    "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsRead)  => rooms::get;
     DELETE "/api/v1/rooms/{name}"          Access::Scope(Scope::RoomsWrite) => rooms::delete;
+    GET    "/api/v1/rooms/{name}/presence" Access::Scope(Scope::RoomsRead)  => rooms::presence;
     POST   "/api/v1/rooms/{name}/events"   Access::Publish                  => events::publish_to_room;
     GET    "/api/v1/rooms/{name}/events"   Access::Scope(Scope::RoomsRead)  => events::history;
     POST   "/api/v1/users/{id}/events"     Access::Publish                  => events::publish_to_user;
     GET    "/api/v1/events"                Access::SignedIn                 => listen::listen;
+    POST   "/api/v1/users/{id}/calls"      Access::Scope(Scope::Calls)      => calls::call;
+    GET    "/api/v1/calls/{id}"            Access::Scope(Scope::Calls)      => calls::get;
+    GET    "/api/v1/sessions"              Access::Scope(Scope::Admin)      => sessions::list;
+    DELETE "/api/v1/sessions/{id}"         Access::Scope(Scope::Admin)      => sessions::kick;
     POST   "/api/v1/limits/{key}/take"     Access::Scope(Scope::Coordination) => limits::take;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;

@@ -151,10 +151,10 @@ pub(crate) async fn listen(app: &AppState, caller: &Caller, joins: &[Join]) -> A
             (caller.actor().to_string().replace(':', ".").parse().map_err(|_| ApiError::internal())?, Reach::EveryRoom)
         }
     };
-    let identity = SessionIdentity { user_id, minted_by: caller.credential(), grants: Grants::default() };
-    let (guard, starts) = app.hub.listen(identity, reach, joins).await?;
+    let identity = SessionIdentity { user_id, grants: Grants::default() };
+    let (guard, starts) = app.hub.listen(identity, caller.hold(), reach, joins).await?;
     // Neither a revocation nor a drain that came meanwhile need have seen this session: from here on they do.
-    if !app.stores.auth_sessions.revoked(&guard.identity().credentials()).await?.is_empty() {
+    if !app.stores.auth_sessions.revoked(&guard.credentials()).await?.is_empty() {
         return Err(ApiError::unauthorized("the credential was revoked"));
     }
     if app.lifecycle.is_draining() {

@@ -8,10 +8,20 @@ use crate::identity::{Actor, EventName, UserId};
 use crate::ids::{CallId, ClaimToken, ConnectionId};
 use crate::json_text::JsonText;
 use crate::span::Span;
+use crate::wire::code::ErrorCode;
 use crate::wire::frame::ReplyError;
 
 /// How long a call stays offered to one socket before it goes to the next.
 pub const OFFER_TIME: Span = Span::from_secs(2);
+
+/// The most calls that `hello` tells a new socket of; the others are offered to it one by one.
+pub const PENDING_CALLS: u32 = 20;
+
+/// How long an answer is waited for when the caller does not say.
+pub const CALL_TIMEOUT: Span = Span::from_secs(30);
+
+/// The longest that an answer is waited for.
+pub const LONGEST_CALL: Span = Span::from_secs(300);
 
 /// How long an ended call can be read.
 pub const CALL_RETENTION: Span = Span::from_secs(24 * 3600);
@@ -124,6 +134,18 @@ pub struct Call {
     pub ended_at: Option<Timestamp>,
 }
 
+/// Says that a user has no socket that could answer a call.
+#[must_use]
+pub fn no_responder() -> ReplyError {
+    ReplyError::new(ErrorCode::NoResponder, "no client of the user is connected")
+}
+
+/// Says that the deadline of a call has passed.
+#[must_use]
+pub fn call_timeout() -> ReplyError {
+    ReplyError::new(ErrorCode::CallTimeout, "no client answered in time")
+}
+
 /// A call on its way to a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CallOffer {
@@ -138,8 +160,7 @@ pub struct CallOffer {
 }
 
 /// What claiming a call gave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Claimed {
     /// What the answer must carry.
     pub token: ClaimToken,

@@ -33,6 +33,8 @@ pub enum Scope {
     StreamsRead,
     /// Opens, writes and stops streams.
     StreamsWrite,
+    /// Calls clients of users, and reads what calls gave.
+    Calls,
     /// Reads and administers users and their sign-in sessions.
     Users,
     /// Uses the coordination primitives, such as rate limits.
@@ -44,7 +46,7 @@ pub enum Scope {
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, streams:read, streams:write, users:*, coordination:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, calls:write, streams:read, streams:write, users:*, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -100,6 +102,7 @@ impl fmt::Display for Scope {
             Self::RoomsWrite => "rooms:write",
             Self::StreamsRead => "streams:read",
             Self::StreamsWrite => "streams:write",
+            Self::Calls => "calls:write",
             Self::Users => "users:*",
             Self::Coordination => "coordination:*",
             Self::Admin => "admin",
@@ -123,6 +126,7 @@ impl FromStr for Scope {
             "rooms:write" => Self::RoomsWrite,
             "streams:read" => Self::StreamsRead,
             "streams:write" => Self::StreamsWrite,
+            "calls:write" => Self::Calls,
             "users:*" => Self::Users,
             "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
@@ -153,7 +157,7 @@ impl JsonSchema for Scope {
         json_schema!({
             "description": "One permission of an API key; `publish:` is followed by the start of the room names, `work:` by a pool or nothing.",
             "type": "string",
-            "pattern": r"^((tasks|runs|rooms|streams):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|users:\*|coordination:\*|admin)$",
+            "pattern": r"^((tasks|runs|rooms|streams):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|calls:write|users:\*|coordination:\*|admin)$",
             "examples": ["tasks:write", "publish:chat:", "work:gpu", "admin"],
         })
     }

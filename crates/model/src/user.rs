@@ -32,6 +32,7 @@ impl UserRole {
                     Scope::RunsWrite,
                     Scope::RoomsWrite,
                     Scope::Publish(String::new()),
+                    Scope::Calls,
                     Scope::StreamsWrite,
                 ]
             }

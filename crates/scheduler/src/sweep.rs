@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use switchboard_model::call::CALL_RETENTION;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::span::Span;
 use switchboard_model::stream::STREAM_RETENTION;
@@ -31,7 +32,7 @@ pub struct HistoryAges {
 pub(crate) enum Upkeep {
     /// Forgets runs, skipped occurrences, failed triggers of applications and audit entries that are old enough.
     PruneHistory,
-    /// Deletes what has expired: credentials, keys, limits, streams and replicas.
+    /// Deletes what has expired: credentials, keys, limits, calls, streams and replicas.
     SweepExpired,
     /// Deletes events that rooms do not retain.
     TrimRooms,
@@ -91,6 +92,7 @@ impl Sweep {
                 self.drain("tickets", || stores.tickets.sweep(BATCH)).await;
                 self.drain("once", || stores.once.sweep(BATCH)).await;
                 self.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
+                self.drain("calls", || stores.calls.sweep(CALL_RETENTION, BATCH)).await;
                 self.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;
                 self.drain("rate_limits", || stores.limits.sweep(BATCH)).await;
                 self.drain("streams", || stores.streams.sweep(STREAM_RETENTION, BATCH)).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher, Streams};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, Streams};
 use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
@@ -92,9 +92,11 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
 
-    let hub = Hub::new(&stores, instance.clone(), trackers.core.clone(), stop.core.clone());
+    let hub = HubOptions { instance: instance.clone(), sockets_per_user: config.limits.sockets_per_user };
+    let hub = Hub::new(&stores, hub, trackers.core.clone(), stop.core.clone());
     let (publisher, lanes) = Publisher::new(Arc::clone(&stores.rooms), Arc::clone(&stores.feed), Arc::clone(&hub));
     let (streams, stream_lanes) = Streams::new(Arc::clone(&stores.streams));
+    let calls = Calls::new(Arc::clone(&stores.calls), Arc::clone(&hub));
     start_test_clock(config, &stores).await?;
     let sealer = Arc::new(keys.sealing);
     let http =
@@ -116,6 +118,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
     let observers: Vec<Arc<dyn FeedObserver>> = vec![
         Arc::clone(&hub) as Arc<dyn FeedObserver>,
+        Arc::clone(&calls) as Arc<dyn FeedObserver>,
         Arc::clone(&streams) as Arc<dyn FeedObserver>,
         Arc::new(SchedulerTicks(scheduler.observer())),
         Arc::clone(&membership) as Arc<dyn FeedObserver>,
@@ -134,6 +137,10 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     trackers.core.spawn(lanes.run(stop.core.clone()));
     trackers.core.spawn(stream_lanes.run(stop.core.clone()));
     trackers.core.spawn({
+        let (calls, stop) = (Arc::clone(&calls), stop.core.clone());
+        async move { calls.run(stop).await }
+    });
+    trackers.core.spawn({
         let (membership, stop) = (Arc::clone(&membership), stop.core.clone());
         async move { membership.run(stop).await }
     });
@@ -147,7 +154,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         publisher: publisher.clone(),
         streams,
         pull,
-        operations: Operations::new(Arc::clone(&hub), publisher, Arc::clone(&stores.rooms)),
+        operations: Operations::new(Arc::clone(&hub), publisher, &stores),
+        calls: calls.waits().clone(),
         replay,
         feed: feed_status,
         prometheus,
@@ -315,7 +323,8 @@ mod tests {
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = SqliteOptions::new(folder.path().join("switchboard.db"));
         let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
-        let hub = Hub::new(&stores, InstanceId::boot("test"), tracker.clone(), stop.clone());
+        let options = HubOptions { instance: InstanceId::boot("test"), sockets_per_user: 1 };
+        let hub = Hub::new(&stores, options, tracker.clone(), stop.clone());
         let lifecycle = Lifecycle::new();
         let mut starting = Box::pin(started(Arc::clone(&hub), lifecycle.clone()));
         assert_eq!((starting.as_mut().now_or_never(), lifecycle.is_started()), (None, false));

@@ -77,6 +77,8 @@ pub(crate) async fn stop(app: App, drain: &Drain) {
     app.stop.edge.cancel();
     let left = deadline.saturating_duration_since(Instant::now()).max(LAST_PHASE);
     finish("requests", &app.trackers.edge, left).await;
+    // Who moved to another replica must not seem to be lost with this one.
+    let _ = tokio::time::timeout(LAST_PHASE, app.hub.settled()).await;
     app.membership.leave().await;
     app.stop.core.cancel();
     finish("loops", &app.trackers.core, LAST_PHASE).await;

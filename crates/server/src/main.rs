@@ -64,7 +64,9 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Work(command) => commands::work(command).await,
         Command::Room(command) => commands::room(command).await,
         Command::Stream(command) => commands::stream(command).await,
+        Command::Session(command) => commands::session(command).await,
         Command::Publish(command) => commands::publish(command).await,
+        Command::Call(command) => commands::call(command).await,
         Command::Tail(command) => commands::tail(command).await,
         Command::Fleet(command) => commands::fleet(command).await,
         Command::Instance(command) => commands::instance(command).await,
@@ -72,6 +74,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Outbox(command) => commands::outbox(command).await,
         Command::Clock(command) => commands::clock(command).await,
         Command::Openapi(remote) => commands::openapi(&remote).await,
+        Command::Asyncapi(remote) => commands::asyncapi(&remote).await,
         Command::Completions { shell } => commands::completions(shell),
         Command::Reference { page } => commands::reference(page),
     }?;

@@ -10,7 +10,6 @@ use switchboard_model::feed::Tick;
 use switchboard_model::ids::InstanceId;
 use switchboard_model::instance::NewInstance;
 use switchboard_model::span::Span;
-use switchboard_model::wire::close::CloseCode;
 use switchboard_store_api::{StoreResult, Stores};
 use tokio_util::sync::CancellationToken;
 
@@ -90,12 +89,12 @@ impl Membership {
     /// Comes back under a new identity after the others have given this replica up.
     async fn rejoin(&self) -> StoreResult<()> {
         tracing::warn!(instance = %self.id(), "this replica was given up by the others and joins anew");
-        self.hub.close_all(CloseCode::Reconnect);
         let instance = {
             let mut instance = self.instance.lock();
             instance.id = InstanceId::boot(&instance.name);
             instance.clone()
         };
+        self.hub.rejoin(instance.id.clone());
         self.stores.instances.register(&instance, LEASE).await
     }
 

@@ -1,6 +1,7 @@
 //! Calls: requests to one client of a user, answered once.
 
 use async_trait::async_trait;
+use switchboard_model::Timestamp;
 use switchboard_model::call::{Call, CallAnswer, CallOffer, Claimed, NewCall};
 use switchboard_model::identity::UserId;
 use switchboard_model::ids::{CallId, ClaimToken, ConnectionId};
@@ -38,6 +39,8 @@ pub struct OfferedCall {
     pub user_id: UserId,
     /// To which connection.
     pub connection: ConnectionId,
+    /// Until when; two offers of a call to one connection differ in this.
+    pub until: Timestamp,
     /// What the client is told.
     pub offer: CallOffer,
 }
@@ -94,15 +97,16 @@ pub trait CallStore: Send + Sync {
     /// Fails when the database does.
     async fn offers(&self, users: &[UserId]) -> StoreResult<Vec<OfferedCall>>;
 
-    /// Reads the open calls of a user that nobody has claimed, oldest first: what `hello` tells a new connection. A call
-    /// that waits for a connection is offered to this one now.
+    /// Reads the open calls of a user that nobody has claimed, oldest first and at most
+    /// [`switchboard_model::call::PENDING_CALLS`]: what `hello` tells a new connection. Calls that wait for a
+    /// connection are offered to this one now, with the signal `CallOffered`.
     ///
     /// # Errors
     /// Fails when the database does.
-    async fn pending(&self, user: &UserId, connection: ConnectionId) -> StoreResult<Vec<CallOffer>>;
+    async fn pending(&self, user: &UserId, connection: ConnectionId) -> StoreResult<Vec<OfferedCall>>;
 
     /// Moves up to `limit` calls on whose offer has ended, by compare-and-set, and ends those whose deadline has passed.
-    /// Signals both.
+    /// Signals both. Replicas that do so together take different calls, and what is not due costs no write.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -27,7 +27,7 @@ pub trait ConnectionStore: Send + Sync {
     /// `ConnectionsChanged` for each user.
     ///
     /// # Errors
-    /// Fails when the database does.
+    /// [`crate::StoreError::Fenced`] when one of the replicas is not on the list any more; fails when the database does.
     async fn connect(&self, connections: &[NewConnection], most: u32) -> StoreResult<Vec<ConnectOutcome>>;
 
     /// Takes sockets off the list in one commit; unknown ones are passed over. Their presence ends after
@@ -37,7 +37,8 @@ pub trait ConnectionStore: Send + Sync {
     /// Fails when the database does.
     async fn disconnect(&self, connections: &[ConnectionId]) -> StoreResult<()>;
 
-    /// Lists the sockets of live replicas, of one user or of all, oldest first.
+    /// Lists the sockets of live replicas, of one user or of all, in the order of their ids, which is that of their
+    /// opening.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -76,6 +76,10 @@ pub struct Stores {
     pub tickets: Arc<dyn TicketStore>,
     /// Live replicas.
     pub instances: Arc<dyn InstanceStore>,
+    /// The sockets of all replicas.
+    pub connections: Arc<dyn ConnectionStore>,
+    /// Who shows themselves in which room.
+    pub presence: Arc<dyn PresenceStore>,
     /// API keys.
     pub api_keys: Arc<dyn ApiKeyStore>,
     /// Users.
@@ -96,6 +100,8 @@ pub struct Stores {
     pub outbox: Arc<dyn OutboxStore>,
     /// Streams and their chunks.
     pub streams: Arc<dyn StreamStore>,
+    /// Requests to one client of a user.
+    pub calls: Arc<dyn CallStore>,
     /// The change feed.
     pub feed: Arc<dyn FeedStore>,
     /// The clock by which tasks become due.

@@ -31,7 +31,8 @@ pub enum PresenceChange {
 /// [`switchboard_model::presence::PRESENCE_GRACE`] after such a socket was disconnected.
 #[async_trait]
 pub trait PresenceStore: Send + Sync {
-    /// Applies a batch of changes in order, in one commit. Signals `PresenceChanged` once for each room that has
+    /// Applies a batch of changes in order, in one commit; a socket that is not entered in
+    /// [`crate::ConnectionStore`] any more cannot enter a room. Signals `PresenceChanged` once for each room that has
     /// changed; what changes nothing writes nothing.
     ///
     /// # Errors

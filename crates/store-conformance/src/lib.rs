@@ -20,8 +20,11 @@ mod append_once;
 mod audit;
 mod auth_sessions;
 mod bulk;
+mod call_races;
+mod calls;
 mod cancel;
 mod clock;
+mod connections;
 mod context;
 mod dedupe;
 mod edits;
@@ -36,6 +39,7 @@ mod paced;
 mod permits;
 mod pool_limits;
 mod pool_room;
+mod presence;
 mod races;
 mod recover;
 mod redrive;
@@ -361,6 +365,30 @@ cases! { $
         a_sweep_keeps_what_readers_may_still_need,
         a_write_raises_a_hint_where_hints_arrive,
     }
+    calls {
+        a_call_is_offered_to_the_newest_connection,
+        a_call_that_nobody_can_take_fails_at_once,
+        a_call_that_waits_is_offered_to_the_connection_that_comes,
+        an_offer_that_is_not_taken_goes_to_the_next_and_around,
+        connections_of_dead_replicas_are_passed_over,
+        the_first_claim_has_the_call,
+        an_answer_is_taken_once_from_the_holder_of_the_token,
+        a_client_can_answer_that_it_could_not,
+        a_call_expires_at_its_deadline,
+        a_batch_moves_no_more_than_it_is_asked,
+        a_repeated_request_for_a_call_is_replayed,
+        next_due_names_the_offer_and_then_the_deadline,
+        a_new_connection_learns_of_what_nobody_has_claimed,
+        calls_that_ended_are_forgotten_after_their_time,
+    }
+    call_races {
+        parallel_claims_have_one_winner,
+        parallel_claims_of_one_connection_get_one_token,
+        parallel_answers_count_once,
+        replicas_move_an_offer_once,
+        a_claim_and_a_move_at_the_same_time_agree,
+        a_call_that_waits_does_not_miss_who_comes_at_the_same_time,
+    }
     users {
         a_made_user_reads_back_and_can_sign_in,
         a_user_of_another_issuer_has_no_password,
@@ -411,6 +439,26 @@ cases! { $
         replicas_are_listed_oldest_first_until_they_leave,
         a_live_lease_can_be_prolonged,
         an_expired_replica_is_gone_for_good,
+    }
+    connections {
+        sockets_are_listed_until_they_close,
+        one_batch_admits_no_more_than_the_limit,
+        replicas_together_admit_no_more_than_the_limit,
+        sockets_of_a_dead_replica_do_not_count,
+        a_replica_that_leaves_takes_its_sockets_along,
+        comings_and_goings_signal_their_users,
+        a_kick_is_signalled_and_recorded,
+    }
+    presence {
+        a_user_is_present_once_whatever_their_sockets,
+        what_changes_nothing_signals_nothing,
+        the_last_change_of_a_batch_counts,
+        who_loses_a_socket_stays_for_the_grace,
+        who_comes_back_in_time_has_never_left,
+        a_dead_replica_takes_its_people_along_at_once,
+        a_socket_that_is_gone_enters_nothing,
+        entering_and_closing_at_once_leave_nobody_for_ever,
+        a_large_room_tells_its_number_only,
     }
     settings {
         fleet_settings_start_as_defaults_with_version_zero,

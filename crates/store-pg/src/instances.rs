@@ -10,6 +10,7 @@ use switchboard_model::span::Span;
 use switchboard_store_api::{InstanceStore, StoreResult};
 
 use crate::connect::Database;
+use crate::connections;
 use crate::error::fault;
 use crate::rows::{InstanceRow, int, join};
 
@@ -73,6 +74,7 @@ impl InstanceStore for Instances {
         .map_err(fault)?
         .rows_affected();
         if deleted == 1 {
+            connections::forget(&mut tx, &[id.as_str()]).await?;
             tx.signal(SignalKind::InstanceChanged, id);
         }
         tx.commit().await
@@ -94,6 +96,9 @@ impl InstanceStore for Instances {
         .fetch_all(&mut *tx)
         .await
         .map_err(fault)?;
+        if !expired.is_empty() {
+            connections::forget(&mut tx, &expired.iter().map(String::as_str).collect::<Vec<_>>()).await?;
+        }
         for id in &expired {
             tx.signal(SignalKind::InstanceChanged, id);
         }

@@ -2,7 +2,8 @@
 //!
 //! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
 //! for a lock still sees what was before. Lock in one order everywhere: once-keys, users, sign-in sessions,
-//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key. Leave a signal for every change in the
+//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key, the users of sockets, instances,
+//! connections by id, presence by room and connection. Leave a signal for every change in the
 //! transaction that makes it.
 //!
 //! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
@@ -11,7 +12,9 @@
 mod api_keys;
 mod audit;
 mod auth_sessions;
+mod calls;
 mod connect;
+mod connections;
 mod context;
 mod diagnose;
 mod error;
@@ -23,6 +26,7 @@ mod link;
 mod migrate;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod rows;
 mod runs;
@@ -47,6 +51,8 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         rooms: Arc::new(rooms::Rooms(Arc::clone(database))),
         tickets: Arc::new(tickets::Tickets(Arc::clone(database))),
         instances: Arc::new(instances::Instances(Arc::clone(database))),
+        connections: Arc::new(connections::Connections(Arc::clone(database))),
+        presence: Arc::new(presence::PresenceRows(Arc::clone(database))),
         api_keys: Arc::new(api_keys::ApiKeys(Arc::clone(database))),
         users: Arc::new(users::Users(Arc::clone(database))),
         auth_sessions: Arc::new(auth_sessions::AuthSessions(Arc::clone(database))),
@@ -57,6 +63,7 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         once: Arc::new(once::Once(Arc::clone(database))),
         outbox: Arc::new(outbox::Outbox(Arc::clone(database))),
         streams: Arc::new(streams::Streams(Arc::clone(database))),
+        calls: Arc::new(calls::Calls(Arc::clone(database))),
         schedule_clock: database.schedule_clock.clone(),
         feed: Arc::new(feed::Feed(Arc::clone(database))),
         capabilities: Capabilities { allows_replicas: true, needs_instance_lease: true },

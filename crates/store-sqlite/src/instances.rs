@@ -10,7 +10,7 @@ use switchboard_store_api::{InstanceStore, StoreResult};
 use crate::error::DbResult;
 use crate::rows::{Stored, later};
 use crate::writer::{Change, Lane};
-use crate::{Database, connect};
+use crate::{Database, connect, connections};
 
 async fn register(change: &mut Change, instance: NewInstance, lease: Span) -> DbResult<()> {
     sqlx::query(
@@ -57,6 +57,7 @@ async fn deregister(change: &mut Change, id: InstanceId) -> DbResult<()> {
     .execute(&mut change.connection)
     .await?;
     if gone.rows_affected() > 0 {
+        connections::forget(change, id.as_str()).await?;
         change.signal(SignalKind::InstanceChanged, id.as_str(), 0);
     }
     Ok(())
@@ -71,6 +72,7 @@ async fn sweep(change: &mut Change) -> DbResult<Vec<InstanceId>> {
     .fetch_all(&mut change.connection)
     .await?;
     for id in &gone {
+        connections::forget(change, id).await?;
         change.signal(SignalKind::InstanceChanged, id, 0);
     }
     Ok(gone.into_iter().map(InstanceId::from_stored).collect())

@@ -6,7 +6,9 @@
 mod api_keys;
 mod audit;
 mod auth_sessions;
+mod calls;
 mod connect;
+mod connections;
 mod context;
 mod error;
 mod feed;
@@ -15,6 +17,7 @@ mod limits;
 mod migrate;
 mod once;
 mod outbox;
+mod presence;
 mod rooms;
 mod rows;
 mod runs;
@@ -106,6 +109,8 @@ fn stores(database: Arc<Database>) -> Stores {
         rooms: database.clone(),
         tickets: database.clone(),
         instances: database.clone(),
+        connections: database.clone(),
+        presence: database.clone(),
         api_keys: database.clone(),
         users: database.clone(),
         auth_sessions: database.clone(),
@@ -116,6 +121,7 @@ fn stores(database: Arc<Database>) -> Stores {
         once: database.clone(),
         outbox: database.clone(),
         streams: database.clone(),
+        calls: database.clone(),
         schedule_clock: database.schedule_clock.clone(),
         feed: database,
         capabilities: Capabilities { allows_replicas: false, needs_instance_lease: false },

@@ -10,12 +10,16 @@ use switchboard_model::Timestamp;
 use switchboard_model::api_key::ApiKey;
 use switchboard_model::audit::AuditRecord;
 use switchboard_model::auth_session::{AuthSession, Credential, SignedIn};
+use switchboard_model::connection::Connection;
 use switchboard_model::fire::{Arming, DueTask};
 use switchboard_model::identity::UserId;
-use switchboard_model::ids::{ApiKeyId, AuditId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId};
+use switchboard_model::ids::{
+    ApiKeyId, AuditId, ConnectionId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId,
+};
 use switchboard_model::instance::Instance;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
+use switchboard_model::presence::PresentUser;
 use switchboard_model::room::{Epoch, Retention, Room, RoomKind, StoredEvent};
 use switchboard_model::run::{OccurrenceRun, Run, SkipRange, StoredSkip};
 use switchboard_model::span::Span;
@@ -78,7 +82,11 @@ impl<T> Stored<T> {
 }
 
 /// Converts a column, blaming it for what it does not hold.
-fn convert<'r, C, T, E>(row: &'r SqliteRow, column: &str, read: impl FnOnce(C) -> Result<T, E>) -> sqlx::Result<T>
+pub(crate) fn convert<'r, C, T, E>(
+    row: &'r SqliteRow,
+    column: &str,
+    read: impl FnOnce(C) -> Result<T, E>,
+) -> sqlx::Result<T>
 where
     C: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
     E: Into<BoxDynError>,
@@ -87,7 +95,8 @@ where
         .map_err(|error| sqlx::Error::ColumnDecode { index: column.to_owned(), source: error.into() })
 }
 
-fn parsed<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> sqlx::Result<T> {
+/// Parses a text column.
+pub(crate) fn parsed<T: FromStr<Err: Into<BoxDynError>>>(row: &SqliteRow, column: &str) -> sqlx::Result<T> {
     convert(row, column, |text: &str| text.parse())
 }
 
@@ -102,18 +111,27 @@ fn decoded<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> sqlx::Result<T
     convert(row, column, |text: &str| serde_json::from_str(text))
 }
 
-fn json(row: &SqliteRow, column: &str) -> sqlx::Result<JsonText> {
+/// Decodes a JSON column that may be absent.
+pub(crate) fn decoded_option<T: DeserializeOwned>(row: &SqliteRow, column: &str) -> sqlx::Result<Option<T>> {
+    convert(row, column, |text: Option<&str>| text.map(serde_json::from_str).transpose())
+}
+
+/// Reads a column of opaque JSON.
+pub(crate) fn json(row: &SqliteRow, column: &str) -> sqlx::Result<JsonText> {
     convert(row, column, |text: String| JsonText::parse(text))
 }
 
-fn json_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<JsonText>> {
+/// Reads a column of opaque JSON that may be absent.
+pub(crate) fn json_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<JsonText>> {
     convert(row, column, |text: Option<String>| text.map(JsonText::parse).transpose())
 }
 
+/// Reads an instant.
 pub(crate) fn time(row: &SqliteRow, column: &str) -> sqlx::Result<Timestamp> {
     convert(row, column, |micros: i64| Timestamp::from_timestamp_micros(micros).ok_or("instant out of range"))
 }
 
+/// Reads an instant that may be absent.
 pub(crate) fn time_option(row: &SqliteRow, column: &str) -> sqlx::Result<Option<Timestamp>> {
     convert(row, column, |micros: Option<i64>| {
         micros.map(|micros| Timestamp::from_timestamp_micros(micros).ok_or("instant out of range")).transpose()
@@ -378,5 +396,22 @@ impl FromRow<'_, SqliteRow> for Stored<AuditRecord> {
             before: json_option(row, "before")?,
             after: json_option(row, "after")?,
         }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<Connection> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(Connection {
+            id: ConnectionId::from_uuid(row.try_get("id")?),
+            instance: InstanceId::from_stored(row.try_get("instance_id")?),
+            user_id: parsed(row, "user_id")?,
+            since: time(row, "since")?,
+        }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<PresentUser> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(PresentUser { user_id: parsed(row, "user_id")?, since: time(row, "since")? }))
     }
 }

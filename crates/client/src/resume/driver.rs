@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use switchboard_model::call::CallOffer;
 use switchboard_model::identity::RoomName;
 use switchboard_model::wire::close::AfterClose;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::frame::{Desync, EventFrame, Joined, NoticeFrame, ReplyError, ReplyFrame};
+use switchboard_model::wire::frame::{Desync, EventFrame, Hello, Joined, NoticeFrame, ReplyError, ReplyFrame};
 use switchboard_model::wire::op::{ClientOp, Leave, Since};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::calls::RecentCalls;
 use super::pacing::Pacing;
 use super::positions::{Continuity, Positions, Verdict};
-use super::{ResumeEvent, StopCause, TicketSource};
+use super::{ResumeEvent, SharedCalls, StopCause, TicketSource};
 use crate::client::Client;
 use crate::error::{ClientError, OpError};
 use crate::socket::{LOST, Socket, SocketEvent, SocketHandle, SocketOptions, outcome};
@@ -45,14 +47,21 @@ enum End {
 /// The caller is gone.
 struct Gone;
 
+/// Where a driver says what it has.
+pub(super) struct Outlet {
+    /// To the caller.
+    pub(super) events: mpsc::Sender<ResumeEvent>,
+    /// To the operations of its handles.
+    pub(super) current: watch::Sender<Option<SocketHandle>>,
+}
+
 pub(super) struct Driver {
     replicas: Vec<Client>,
     /// Which replica is tried next.
     turn: usize,
     tickets: Arc<dyn TicketSource>,
     commands: mpsc::Receiver<Command>,
-    events: mpsc::Sender<ResumeEvent>,
-    current: watch::Sender<Option<SocketHandle>>,
+    outlet: Outlet,
     positions: Positions,
     pacing: Pacing,
     /// Joins of the current connection that are not answered, by the id of their operation.
@@ -60,7 +69,11 @@ pub(super) struct Driver {
     /// Who waits for a first join.
     answers: HashMap<RoomName, JoinAnswer>,
     /// What to announce once the joins that a new connection began with are answered.
-    announcement: Option<ResumeEvent>,
+    announcement: Option<Announcement>,
+    /// The calls that the current connection has handed over.
+    offered: RecentCalls,
+    /// The calls that nobody here needs to be offered.
+    claimed: SharedCalls,
 }
 
 impl Driver {
@@ -68,21 +81,22 @@ impl Driver {
         replicas: Vec<Client>,
         tickets: Arc<dyn TicketSource>,
         commands: mpsc::Receiver<Command>,
-        events: mpsc::Sender<ResumeEvent>,
-        current: watch::Sender<Option<SocketHandle>>,
+        outlet: Outlet,
+        claimed: SharedCalls,
     ) -> Self {
         Self {
             replicas,
             turn: 0,
             tickets,
             commands,
-            events,
-            current,
+            outlet,
             positions: Positions::default(),
             pacing: Pacing::default(),
             joining: HashMap::new(),
             answers: HashMap::new(),
             announcement: None,
+            offered: RecentCalls::default(),
+            claimed,
         }
     }
 
@@ -107,9 +121,10 @@ impl Driver {
             Err(error) => return self.stop(StopCause::Failed(error)).await,
         };
         let end = self.serve(&replica, socket).await;
-        self.current.send_replace(None);
+        self.outlet.current.send_replace(None);
         self.joining.clear();
         self.announcement = None;
+        self.offered = RecentCalls::default();
         match end {
             End::Abandoned => Err(Gone),
             End::Given => {
@@ -136,8 +151,7 @@ impl Driver {
         let hello = socket.hello().clone();
         // The server joins this room by itself, but only an explicit join tells the position and resumes.
         self.positions.follow(hello.user_id.room(), Since::default());
-        self.announcement =
-            Some(ResumeEvent::Connected { base_url: replica.base_url().to_owned(), hello: Box::new(hello) });
+        self.announcement = Some(Announcement { base_url: replica.base_url().to_owned(), hello });
         for room in self.positions.rooms() {
             if self.send_join(&socket, &room).await.is_err() {
                 return End::Closed { code: LOST, reason: "lost while joining".to_owned() };
@@ -168,6 +182,7 @@ impl Driver {
                 self.positions.lose(&room);
                 self.emit(ResumeEvent::Desync { room, reason }).await?;
             }
+            SocketEvent::Notice(NoticeFrame::Call(offer)) => self.hand_over(offer).await?,
             SocketEvent::Notice(notice) => self.emit(ResumeEvent::Notice(notice)).await?,
             SocketEvent::Closed { code, reason } => return Err(End::Closed { code, reason }),
         }
@@ -230,10 +245,23 @@ impl Driver {
         if !self.joining.is_empty() {
             return Ok(());
         }
-        let Some(announcement) = self.announcement.take() else { return Ok(()) };
+        let Some(Announcement { base_url, hello }) = self.announcement.take() else { return Ok(()) };
         self.pacing.settle();
-        self.current.send_replace(Some(socket.handle()));
-        self.emit(announcement).await
+        self.outlet.current.send_replace(Some(socket.handle()));
+        let pending = hello.pending_calls.clone();
+        self.emit(ResumeEvent::Connected { base_url, hello: Box::new(hello) }).await?;
+        for offer in pending {
+            self.hand_over(offer).await?;
+        }
+        Ok(())
+    }
+
+    /// Hands a call over, once on each connection and never after it was claimed here.
+    async fn hand_over(&mut self, offer: CallOffer) -> Result<(), Gone> {
+        if self.claimed.lock().contains(offer.call_id) || !self.offered.insert(offer.call_id) {
+            return Ok(());
+        }
+        self.emit(ResumeEvent::Call(offer)).await
     }
 
     async fn obey(&mut self, socket: &Socket, command: Command) -> Result<(), End> {
@@ -272,8 +300,14 @@ impl Driver {
     }
 
     async fn emit(&self, event: ResumeEvent) -> Result<(), Gone> {
-        self.events.send(event).await.map_err(|_| Gone)
+        self.outlet.events.send(event).await.map_err(|_| Gone)
     }
+}
+
+/// A connection that stands, before its rooms are joined again.
+struct Announcement {
+    base_url: String,
+    hello: Hello,
 }
 
 /// What a served connection waits for.

@@ -1,6 +1,7 @@
 //! A socket that outlives its connections: it reconnects, to another replica if need be, and every joined room
 //! goes on after the last event that was handed over. What cannot be continued is said.
 
+mod calls;
 mod driver;
 mod pacing;
 mod positions;
@@ -9,20 +10,29 @@ mod tickets;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+use switchboard_model::call::CallOffer;
 use switchboard_model::identity::RoomName;
+use switchboard_model::ids::{CallId, ClaimToken};
+use switchboard_model::json_text::JsonText;
+use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::frame::{EventFrame, Hello, Joined, NoticeFrame, Published, ReplyError};
-use switchboard_model::wire::op::{Publish, Since};
+use switchboard_model::wire::op::{CallFailure, Publish, Since};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::client::Client;
 use crate::error::{ClientError, OpError};
 use crate::socket::{EVENT_CAPACITY, SocketHandle};
-use driver::{Command, Driver};
+use calls::RecentCalls;
+use driver::{Command, Driver, Outlet};
 pub use tickets::TicketSource;
 
 /// How many requests to join, leave or reconnect wait; when it is full, callers wait.
 const COMMAND_CAPACITY: usize = 256;
+
+/// The calls that were claimed through a resuming socket.
+type SharedCalls = Arc<Mutex<RecentCalls>>;
 
 /// How a resuming socket is opened.
 pub struct ResumeOptions {
@@ -44,6 +54,9 @@ pub enum ResumeEvent {
     },
     /// An event; stored ones come once and in order, from one connection to the next.
     Event(EventFrame),
+    /// A call is offered, with a new connection or on it; [`ResumingHandle::claim`] it before you execute it. A
+    /// connection hands a call over once, and none that was claimed here.
+    Call(CallOffer),
     /// A notice of the server.
     Notice(NoticeFrame),
     /// Events of the room are missing before what follows: the caller must read it anew.
@@ -130,10 +143,16 @@ impl Client {
         let (commands, queued) = mpsc::channel(COMMAND_CAPACITY);
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (current, connection) = watch::channel(None);
-        let driver = Driver::new(replicas, options.tickets, queued, sender, current);
+        let claimed = SharedCalls::default();
+        let driver =
+            Driver::new(replicas, options.tickets, queued, Outlet { events: sender, current }, claimed.clone());
         let stop = CancellationToken::new();
         self.tracker().spawn(stop.clone().run_until_cancelled_owned(driver.run()));
-        Ok(ResumingSocket { handle: ResumingHandle { commands, connection }, events, _stop: stop.drop_guard() })
+        Ok(ResumingSocket {
+            handle: ResumingHandle { commands, connection, claimed },
+            events,
+            _stop: stop.drop_guard(),
+        })
     }
 }
 
@@ -142,6 +161,7 @@ impl Client {
 pub struct ResumingHandle {
     commands: mpsc::Sender<Command>,
     connection: watch::Receiver<Option<SocketHandle>>,
+    claimed: SharedCalls,
 }
 
 impl ResumingHandle {
@@ -170,9 +190,36 @@ impl ResumingHandle {
     /// See [`OpError`]. When the connection is lost meanwhile the outcome is unknown: publish again with the same
     /// `msg_id`.
     pub async fn publish(&self, publish: Publish) -> Result<Published, OpError> {
-        let mut connection = self.connection.clone();
-        let current = connection.wait_for(Option::is_some).await.map_err(|_| OpError::Closed)?.clone();
-        current.ok_or(OpError::Closed)?.publish(publish).await
+        self.current().await?.publish(publish).await
+    }
+
+    /// Takes over a call that was offered; execute it only after this succeeded.
+    ///
+    /// # Errors
+    /// See [`OpError`]; the code is `call_conflict` when it was claimed before, here too, or has ended. When the
+    /// connection is lost meanwhile, a call that is still free is offered again with the next one.
+    pub async fn claim(&self, call: CallId) -> Result<ClaimToken, OpError> {
+        let token = self.current().await?.claim(call).await?;
+        if self.claimed.lock().insert(call) {
+            Ok(token)
+        } else {
+            // The server gives a connection the same token again; here each offer may have an executor of its own.
+            Err(OpError::Refused(ReplyError::new(ErrorCode::CallConflict, "the call was claimed here before")))
+        }
+    }
+
+    /// Answers a call that was claimed here, over the current connection or the next one if there is none.
+    ///
+    /// # Errors
+    /// See [`OpError`]. When the connection is lost meanwhile, answer again: `call_conflict` then says that the first
+    /// answer has arrived, or that the call has expired.
+    pub async fn reply(
+        &self,
+        call: CallId,
+        token: ClaimToken,
+        answer: Result<JsonText, CallFailure>,
+    ) -> Result<(), OpError> {
+        self.current().await?.reply(call, token, answer).await
     }
 
     /// Gives up the current connection for another one, to the next address.
@@ -181,6 +228,13 @@ impl ResumingHandle {
     /// [`OpError::Closed`] once the socket has stopped.
     pub async fn reconnect(&self) -> Result<(), OpError> {
         self.command(Command::Reconnect).await
+    }
+
+    /// Waits for a connection.
+    async fn current(&self) -> Result<SocketHandle, OpError> {
+        let mut connection = self.connection.clone();
+        let current = connection.wait_for(Option::is_some).await.map_err(|_| OpError::Closed)?.clone();
+        current.ok_or(OpError::Closed)
     }
 
     async fn command(&self, command: Command) -> Result<(), OpError> {

@@ -9,12 +9,17 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
+use switchboard_model::call::Claimed;
 use switchboard_model::identity::RoomName;
+use switchboard_model::ids::{CallId, ClaimToken};
 use switchboard_model::json_text::JsonText;
+use switchboard_model::presence::Presence;
 use switchboard_model::room::HistoryPage;
 use switchboard_model::secret_text::SecretText;
-use switchboard_model::wire::frame::{EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
-use switchboard_model::wire::op::{ClientOp, History, Join, Leave, Publish, Since};
+use switchboard_model::wire::frame::{Authenticated, EventFrame, Hello, Joined, NoticeFrame, Published, ReplyFrame};
+use switchboard_model::wire::op::{
+    Auth, CallFailure, Claim, ClientOp, History, Join, Leave, Publish, ReadPresence, Reply, Since,
+};
 use tokio::sync::mpsc;
 use tokio_util::sync::DropGuard;
 
@@ -63,7 +68,7 @@ impl SocketOptions {
 pub enum SocketEvent {
     /// An event of a room.
     Event(EventFrame),
-    /// A notice of the server. Pings are answered and not shown.
+    /// A notice of the server, such as the offer of a call. Pings are answered and not shown.
     Notice(NoticeFrame),
     /// The answer to an operation given to [`SocketHandle::send`].
     Reply(ReplyFrame),
@@ -91,7 +96,8 @@ impl Socket {
         self.events.recv().await
     }
 
-    /// Returns what the server said about the connection at its start.
+    /// Returns what the server said about the connection at its start. Its `pending_calls` are offers like those that
+    /// arrive later.
     #[must_use]
     pub const fn hello(&self) -> &Hello {
         &self.hello
@@ -127,6 +133,31 @@ impl SocketHandle {
         self.call(ClientOp::Join(Join { room: room.clone(), since, presence: false })).await
     }
 
+    /// Joins a room and shows the user there.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn join_shown(&self, room: &RoomName, since: Since) -> Result<Joined, OpError> {
+        self.call(ClientOp::Join(Join { room: room.clone(), since, presence: true })).await
+    }
+
+    /// Reads who shows themselves in a joined room; from then on the events `presence.joined` and `presence.left`, or
+    /// `presence.count` of a large room, tell of changes.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn presence(&self, room: &RoomName) -> Result<Presence, OpError> {
+        self.call(ClientOp::Presence(ReadPresence { room: room.clone() })).await
+    }
+
+    /// Lets the socket hang on a new access token of the same user. One that fails closes it.
+    ///
+    /// # Errors
+    /// See [`OpError`].
+    pub async fn auth(&self, token: &SecretText) -> Result<Authenticated, OpError> {
+        self.call(ClientOp::Auth(Auth { token: token.expose().to_owned() })).await
+    }
+
     /// Leaves a room.
     ///
     /// # Errors
@@ -149,6 +180,33 @@ impl SocketHandle {
     /// See [`OpError`].
     pub async fn history(&self, history: History) -> Result<HistoryPage, OpError> {
         self.call(ClientOp::History(history)).await
+    }
+
+    /// Takes over a call that was offered; execute it only after this succeeded. A repetition on the same connection
+    /// gives the same token, so that a lost answer can be asked for again.
+    ///
+    /// # Errors
+    /// See [`OpError`]; the code is `call_conflict` when another socket has it or it has ended.
+    pub async fn claim(&self, call_id: CallId) -> Result<ClaimToken, OpError> {
+        self.call(ClientOp::Claim(Claim { call_id })).await.map(|claimed: Claimed| claimed.token)
+    }
+
+    /// Answers a call that was claimed, on this connection or an earlier one of the same user.
+    ///
+    /// # Errors
+    /// See [`OpError`]; the code is `call_conflict` when it was answered before or has expired.
+    pub async fn reply(
+        &self,
+        call_id: CallId,
+        token: ClaimToken,
+        answer: Result<JsonText, CallFailure>,
+    ) -> Result<(), OpError> {
+        let (ok, (payload, error)) = match answer {
+            Ok(payload) => (true, (Some(payload), None)),
+            Err(failure) => (false, (None, Some(failure))),
+        };
+        let reply = Reply { call_id, token, ok, payload, error };
+        self.call(ClientOp::Reply(reply)).await.map(|_: JsonText| ())
     }
 
     /// Asks for a sign of life.

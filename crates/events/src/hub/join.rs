@@ -54,8 +54,16 @@ impl Hub {
     ) -> Result<(), ReplyError> {
         let room = &join.room;
         let channel = self.enter(session, room);
+        if join.presence
+            && let Err(error) = self.show(session, room).await
+        {
+            self.leave(session, room);
+            self.hide(session, room);
+            return Err(error);
+        }
         let head = self.read_head(room).await.map_err(|error| {
             self.leave(session, room);
+            self.hide(session, room);
             tracing::warn!(error = %error_chain(&error), "the position of a room cannot be read");
             ReplyError::new(ErrorCode::Unavailable, "the room cannot be read now; try again")
         })?;

@@ -8,7 +8,7 @@ use switchboard_model::wire::frame::{Joined, ReplyError};
 use switchboard_model::wire::op::Join;
 
 use super::{Hub, void_epoch};
-use crate::session::{Session, SessionGuard, SessionIdentity};
+use crate::session::{Hold, Session, SessionGuard, SessionIdentity};
 
 /// Which rooms may be listened to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,12 +27,16 @@ impl Hub {
     pub async fn listen(
         &self,
         identity: SessionIdentity,
+        hold: Hold,
         reach: Reach,
         joins: &[Join],
     ) -> Result<(SessionGuard, Vec<Joined>), ReplyError> {
         let stopped = || ReplyError::new(ErrorCode::Unavailable, "the replica is being stopped");
-        let session = Arc::new(Session::new(identity, self.me.upgrade().ok_or_else(stopped)?));
-        let guard = self.register(&session);
+        let hub = self.me.upgrade().ok_or_else(stopped)?;
+        let session = self.register(|instance| Session::new(identity, hold, instance, hub));
+        // Only sockets have rows.
+        session.was_not_entered();
+        let guard = SessionGuard(Arc::clone(&session));
         let mut starts = Vec::with_capacity(joins.len());
         for join in joins {
             match reach {

@@ -2,10 +2,12 @@
 //!
 //! Lock order: room map, then a channel, then an outbox. No lock is held across an await.
 
+mod calls;
 mod channel;
 mod join;
 mod listen;
 mod observe;
+mod presence;
 mod revocation;
 
 use std::collections::HashMap;
@@ -23,17 +25,19 @@ use switchboard_model::wire::frame::{Goaway, Hello, HelloLimits, NoticeFrame};
 use switchboard_model::wire::limits::{
     HEARTBEAT, HISTORY_EVENTS, MESSAGE_BYTES, OPS_PER_SECOND, PAYLOAD_BYTES, ROOMS_PER_SOCKET,
 };
-use switchboard_store_api::{AuthSessionStore, RoomStore, StoreError, Stores};
+use switchboard_store_api::{AuthSessionStore, CallStore, RoomStore, StoreError, Stores};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::connections::{ConnectError, Connections};
 use crate::outbox::BehindRoom;
-use crate::session::{Session, SessionGuard, SessionIdentity};
+use crate::session::{Hold, Session, SessionGuard, SessionIdentity};
 use channel::{Advance, Channel};
 pub use listen::Reach;
 use observe::Reconciliation;
+use presence::PresenceWatch;
 
 /// How many reads of the log go at the same time, so that 500 resuming sockets are not 500 readers.
 const LOG_READERS: usize = 8;
@@ -44,16 +48,33 @@ const DRAIN_SLOT: Duration = Duration::from_millis(50);
 /// How long a failed read of the log waits before it is tried again.
 const READ_RETRY: Duration = Duration::from_millis(250);
 
+/// What a hub is told about its replica.
+#[derive(Clone, Debug)]
+pub struct HubOptions {
+    /// The identity of the replica.
+    pub instance: InstanceId,
+    /// The most sockets of one user, over all replicas.
+    pub sockets_per_user: u32,
+}
+
+/// The sessions of this replica, under the identity that it has now.
+struct Local {
+    instance: InstanceId,
+    sessions: HashMap<ConnectionId, Arc<Session>>,
+}
+
 /// The sessions and joined rooms of one replica.
 pub struct Hub {
     me: Weak<Self>,
-    instance: InstanceId,
     /// Marks the ephemeral events that were served here already.
     number: i64,
     rooms: Arc<dyn RoomStore>,
     auth_sessions: Arc<dyn AuthSessionStore>,
+    calls: Arc<dyn CallStore>,
     channels: RwLock<HashMap<RoomName, Arc<Channel>>>,
-    sessions: Mutex<HashMap<ConnectionId, Arc<Session>>>,
+    local: Mutex<Local>,
+    connections: Connections,
+    presence: PresenceWatch,
     readers: Semaphore,
     clock: Mutex<Option<(Timestamp, Instant)>>,
     reconciliation: Mutex<Reconciliation>,
@@ -62,63 +83,61 @@ pub struct Hub {
 }
 
 impl Hub {
-    /// Makes the hub of a replica; its reads of the log run on `tracker` until `stop`.
+    /// Makes the hub of a replica; what it does by itself runs on `tracker` until `stop`.
     #[must_use]
-    pub fn new(stores: &Stores, instance: InstanceId, tracker: TaskTracker, stop: CancellationToken) -> Arc<Self> {
-        Arc::new_cyclic(|me| Self {
+    pub fn new(stores: &Stores, options: HubOptions, tracker: TaskTracker, stop: CancellationToken) -> Arc<Self> {
+        let (connections, lane) = Connections::new(stores, options.sockets_per_user);
+        tracker.spawn(lane.run(stop.clone()));
+        let hub = Arc::new_cyclic(|me| Self {
             me: me.clone(),
-            instance,
             number: rand::rng().random_range(1..=i64::MAX),
             rooms: Arc::clone(&stores.rooms),
             auth_sessions: Arc::clone(&stores.auth_sessions),
+            calls: Arc::clone(&stores.calls),
             channels: RwLock::default(),
-            sessions: Mutex::default(),
+            local: Mutex::new(Local { instance: options.instance, sessions: HashMap::new() }),
+            connections,
+            presence: PresenceWatch::new(Arc::clone(&stores.presence)),
             readers: Semaphore::new(LOG_READERS),
             clock: Mutex::default(),
             reconciliation: Mutex::default(),
-            tracker,
+            tracker: tracker.clone(),
             stop,
-        })
+        });
+        tracker.spawn(Arc::clone(&hub).follow_presence());
+        hub
     }
 
-    /// Registers a session, joins it to the room of its user and says hello.
+    /// Registers a session, enters it in the database, joins it to the room of its user and says hello. What it hangs
+    /// on is to be looked up after that: a revocation acts on registered sessions, so none is missed.
     ///
     /// # Errors
-    /// Fails when the position of the user's room cannot be read.
-    pub async fn connect(&self, identity: SessionIdentity) -> Result<SessionGuard, StoreError> {
-        let hub = self.me.upgrade().ok_or(StoreError::Fenced)?;
-        let user_room = identity.user_id.room();
-        let hello = |session: &Session| {
-            NoticeFrame::Hello(Hello {
-                conn_id: session.id(),
-                user_id: session.identity().user_id.clone(),
-                instance: self.instance.clone(),
-                heartbeat_ms: HEARTBEAT.as_millis(),
-                limits: HelloLimits {
-                    message_bytes: MESSAGE_BYTES,
-                    payload_bytes: PAYLOAD_BYTES,
-                    rooms: ROOMS_PER_SOCKET,
-                    ops_per_second: OPS_PER_SECOND,
-                },
-                pending_calls: Vec::new(),
-            })
-        };
-        let session = Arc::new(Session::new(identity, hub));
-        session.notice(&hello(&session));
-        let guard = self.register(&session);
-        self.enter_at_latest(&session, &user_room).await?;
+    /// [`ConnectError::TooMany`] when the user has as many sockets as allowed; fails when the database does.
+    pub async fn connect(&self, identity: SessionIdentity, hold: Hold) -> Result<SessionGuard, ConnectError> {
+        let hub = self.me.upgrade().ok_or(ConnectError::Stopped)?;
+        let session = self.register(|instance| Session::new(identity, hold, instance, hub));
+        let guard = SessionGuard(Arc::clone(&session));
+        let entered = self.connections.connect(session.row().clone()).await;
+        if matches!(entered, Err(ConnectError::TooMany)) {
+            session.was_not_entered();
+        }
+        entered?;
+        let failed = |error| ConnectError::Store(Arc::new(error));
+        let user = &session.identity().user_id;
+        // After the row is there: what is offered to it from now on finds the session, which keeps it for the hello.
+        let pending = self.calls.pending(user, session.id()).await.map_err(failed)?;
+        session.greet(hello(&session), pending);
+        self.enter_at_latest(&session, &user.room()).await.map_err(failed)?;
         Ok(guard)
     }
 
-    fn register(&self, session: &Arc<Session>) -> SessionGuard {
-        let guard = SessionGuard(Arc::clone(session));
-        let count = {
-            let mut sessions = self.sessions.lock();
-            sessions.insert(session.id(), Arc::clone(session));
-            sessions.len()
-        };
-        set_gauge("switchboard_realtime_sessions", count);
-        guard
+    /// Makes a session known here, under the identity that the replica has at that moment.
+    fn register(&self, make: impl FnOnce(InstanceId) -> Session) -> Arc<Session> {
+        let mut local = self.local.lock();
+        let session = Arc::new(make(local.instance.clone()));
+        local.sessions.insert(session.id(), Arc::clone(&session));
+        set_gauge("switchboard_realtime_sessions", local.sessions.len());
+        session
     }
 
     /// Forgets a session and leaves its rooms.
@@ -126,19 +145,35 @@ impl Hub {
         let rooms = session.outbox.lock().rooms();
         for room in rooms {
             self.leave(session, &room);
+            self.presence.forget(session, &room);
         }
-        let count = {
-            let mut sessions = self.sessions.lock();
-            sessions.remove(&session.id());
-            sessions.len()
-        };
-        set_gauge("switchboard_realtime_sessions", count);
+        if session.is_entered() {
+            self.connections.close(session.id());
+        }
+        let mut local = self.local.lock();
+        local.sessions.remove(&session.id());
+        set_gauge("switchboard_realtime_sessions", local.sessions.len());
+    }
+
+    /// Goes on under another identity of the replica: the sockets of the old one have lost their rows.
+    pub fn rejoin(&self, instance: InstanceId) {
+        self.local.lock().instance = instance;
+        self.close_all(CloseCode::Reconnect);
+    }
+
+    /// Waits until the rows of sockets that have closed so far are gone, unless the database fails.
+    pub async fn settled(&self) {
+        self.connections.settled().await;
     }
 
     /// Counts the sessions.
     #[must_use]
     pub fn session_count(&self) -> usize {
-        self.sessions.lock().len()
+        self.local.lock().sessions.len()
+    }
+
+    fn session(&self, id: ConnectionId) -> Option<Arc<Session>> {
+        self.local.lock().sessions.get(&id).cloned()
     }
 
     /// Closes every session with the same code.
@@ -172,7 +207,7 @@ impl Hub {
     }
 
     fn all_sessions(&self) -> Vec<Arc<Session>> {
-        self.sessions.lock().values().cloned().collect()
+        self.local.lock().sessions.values().cloned().collect()
     }
 
     /// Returns database time as of the latest tick, carried on by the monotonic clock; `None` before the
@@ -210,6 +245,7 @@ impl Hub {
                 }
             }
             hub.forget_if_empty(channel.name());
+            hub.prune_presence(channel.name());
         };
         self.tracker.spawn(task);
     }
@@ -242,6 +278,7 @@ impl Hub {
     pub(crate) async fn catch_up(&self, session: &Session, behind: BehindRoom) {
         let Some(channel) = self.channel(&behind.room) else {
             session.outbox.lock().leave(&behind.room);
+            self.hide(session, &behind.room);
             return;
         };
         if channel.go_live(session) {
@@ -258,6 +295,7 @@ impl Hub {
         }
         if !session.outbox.lock().has_joined(&behind.room) {
             self.leave(session, &behind.room);
+            self.hide(session, &behind.room);
             return;
         }
         if !channel.go_live(session) && session.outbox.lock().is_still(&behind) {
@@ -265,6 +303,23 @@ impl Hub {
             self.fetch(Arc::clone(&channel));
             self.pause(READ_RETRY).await;
         }
+    }
+}
+
+fn hello(session: &Session) -> Hello {
+    let row = session.row();
+    Hello {
+        conn_id: row.id,
+        user_id: row.user_id.clone(),
+        instance: row.instance.clone(),
+        heartbeat_ms: HEARTBEAT.as_millis(),
+        limits: HelloLimits {
+            message_bytes: MESSAGE_BYTES,
+            payload_bytes: PAYLOAD_BYTES,
+            rooms: ROOMS_PER_SOCKET,
+            ops_per_second: OPS_PER_SECOND,
+        },
+        pending_calls: Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
 use switchboard_model::identity::RoomName;
 use switchboard_model::json_text::JsonText;
+use switchboard_model::wire::close::CloseCode;
 use switchboard_store_api::{News, RoomTop};
 use tokio::time::Instant;
 
@@ -46,6 +47,7 @@ impl FeedObserver for Hub {
         for signal in &tick.signals {
             self.take(signal);
         }
+        self.observe_presence(tick);
         let revoked: HashSet<_> = tick.signals.iter().filter_map(revoked_by).collect();
         if !revoked.is_empty() {
             self.revoke(&revoked);
@@ -73,6 +75,12 @@ impl FeedObserver for Hub {
 
 impl Hub {
     fn take(&self, signal: &Signal) {
+        if signal.kind == SignalKind::Kicked {
+            if let Some(session) = signal.key.parse().ok().and_then(|id| self.session(id)) {
+                session.close(CloseCode::Kicked);
+            }
+            return;
+        }
         let Some(channel) = signal.key.parse::<RoomName>().ok().and_then(|room| self.channel(&room)) else { return };
         match (signal.kind, &signal.body) {
             (SignalKind::RoomEvents, _) if channel.note_top(signal.pos) == Advance::Gap => self.fetch(channel),

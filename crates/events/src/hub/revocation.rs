@@ -1,7 +1,6 @@
 //! Sockets end with what they hang on: a sign-in session, an API key, or the user.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::{Signal, SignalKind};
@@ -9,7 +8,7 @@ use switchboard_model::wire::close::CloseCode;
 
 use super::Hub;
 use crate::feed::error_chain;
-use crate::session::SessionIdentity;
+use crate::session::{Hold, Session};
 
 /// How many credentials are looked up at once.
 const LOOK_UP: usize = 500;
@@ -25,30 +24,28 @@ pub(super) fn revoked_by(signal: &Signal) -> Option<Credential> {
     }
 }
 
-impl SessionIdentity {
-    /// Returns what a socket hangs on: what its ticket was minted by, and the user.
-    #[must_use]
-    pub fn credentials(&self) -> [Credential; 2] {
-        [self.minted_by.clone(), Credential::User(self.user_id.clone())]
-    }
-}
-
 impl Hub {
     /// Ends every session that hangs on one of `revoked`.
     pub(super) fn revoke(&self, revoked: &HashSet<Credential>) {
         for session in self.all_sessions() {
-            if session.identity().credentials().iter().any(|credential| revoked.contains(credential)) {
+            if session.credentials().iter().any(|credential| revoked.contains(credential)) {
                 session.close(CloseCode::SessionRevoked);
             }
         }
+    }
+
+    /// Lets a session hang on something else. What it hangs on now is looked up after that: a revocation before was not
+    /// meant for the session.
+    pub(crate) async fn rehang(&self, session: &Session, hold: Hold) {
+        session.rehang(hold);
+        self.check_some(&session.credentials()).await;
     }
 
     /// Looks up what the sessions of this replica hang on, and ends those that were revoked: after a loss of the
     /// feed at once, and now and then for what expires without anybody's doing.
     pub(super) fn check_credentials(&self) {
         let Some(hub) = self.me.upgrade() else { return };
-        let held: HashSet<_> =
-            self.all_sessions().iter().flat_map(|session| session.identity().credentials()).collect();
+        let held: HashSet<_> = self.all_sessions().iter().flat_map(|session| session.credentials()).collect();
         let held: Vec<_> = held.into_iter().collect();
         if held.is_empty() {
             return;
@@ -60,7 +57,7 @@ impl Hub {
         });
     }
 
-    async fn check_some(self: &Arc<Self>, held: &[Credential]) {
+    async fn check_some(&self, held: &[Credential]) {
         while !self.stop.is_cancelled() {
             match self.auth_sessions.revoked(held).await {
                 Ok(revoked) => return self.revoke(&revoked.into_iter().collect()),

@@ -2,26 +2,33 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use switchboard_events::{
-    Feed, FeedObserver, Hub, Operations, Outgoing, Publisher, Session, SessionGuard, SessionIdentity,
+    Authenticator, ConnectError, Feed, FeedObserver, Hold, Hub, HubOptions, Operations, Outgoing, Proven, Publisher,
+    Session, SessionGuard, SessionIdentity,
 };
 use switchboard_model::auth_session::Credential;
 use switchboard_model::feed::TickRequest;
 use switchboard_model::identity::{Actor, RoomName, UserId};
 use switchboard_model::ids::{InstanceId, RoomId};
+use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::room::{MessageId, NewEvent, NewRoom, Retention, RoomKind};
+use switchboard_model::span::Span;
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::code::ErrorCode;
-use switchboard_model::wire::frame::ServerFrame;
+use switchboard_model::wire::frame::{ReplyError, ServerFrame};
 use switchboard_store_api::{AppendOutcome, Stores, WriteContext};
 use switchboard_store_sqlite::SqliteOptions;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+/// The most sockets of one user.
+pub(crate) const SOCKETS: u32 = 4;
+
 pub(crate) struct Bench {
     pub(crate) stores: Stores,
-    hub: Arc<Hub>,
+    pub(crate) hub: Arc<Hub>,
     publisher: Publisher,
     operations: Operations,
     _folder: tempfile::TempDir,
@@ -36,18 +43,47 @@ pub(crate) fn offset(frame: &ServerFrame) -> Option<i64> {
     }
 }
 
+/// Takes every token for the name of a user, but `wrong`.
+struct Tokens;
+
+#[async_trait]
+impl Authenticator for Tokens {
+    async fn authenticate(&self, token: &str) -> Result<Option<Proven>, ReplyError> {
+        let user_id: UserId = token.parse().unwrap();
+        let hold = Hold { credential: Credential::User(user_id.clone()), expires_at: None };
+        Ok((token != "wrong").then_some(Proven { user_id, hold }))
+    }
+}
+
+/// Enters a replica into the database.
+pub(crate) async fn announce(stores: &Stores) -> InstanceId {
+    let id = InstanceId::boot("test");
+    let instance = NewInstance {
+        id: id.clone(),
+        name: "test".to_owned(),
+        version: "1.2.3".to_owned(),
+        schema_version: 1,
+        roles: vec![Role::Api],
+        pools: Vec::new(),
+        pool_size: 1,
+    };
+    stores.instances.register(&instance, Span::MAX).await.unwrap();
+    id
+}
+
 impl Bench {
     pub(crate) async fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = SqliteOptions::new(folder.path().join("bus.db"));
         let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
-        let hub = Hub::new(&stores, InstanceId::boot("test"), tracker.clone(), stop.clone());
+        let instance = announce(&stores).await;
+        let hub = Hub::new(&stores, HubOptions { instance, sockets_per_user: SOCKETS }, tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let observers = vec![hub.clone() as Arc<dyn FeedObserver>];
         tracker.spawn(Feed::new(stores.feed.clone(), TickRequest::default(), observers).run(stop.clone()));
         tracker.spawn(lanes.run(stop.clone()));
-        let operations = Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone());
+        let operations = Operations::new(hub.clone(), publisher.clone(), &stores);
         Self { stores, hub, publisher, operations, _folder: folder, _stop: stop.drop_guard() }
     }
 
@@ -86,13 +122,22 @@ impl Bench {
 
     /// Connects a user by a ticket that hangs on something else than the user.
     pub(crate) async fn connect_by(&self, user: &str, minted_by: Credential) -> SessionGuard {
-        let identity = SessionIdentity { user_id: user.parse().unwrap(), minted_by, grants: Grants::default() };
-        self.hub.connect(identity).await.unwrap()
+        self.try_connect(user, Hold { credential: minted_by, expires_at: None }).await.unwrap()
+    }
+
+    pub(crate) async fn try_connect(&self, user: &str, hold: Hold) -> Result<SessionGuard, ConnectError> {
+        let identity = SessionIdentity { user_id: user.parse().unwrap(), grants: Grants::default() };
+        self.hub.connect(identity, hold).await
+    }
+
+    /// Does what an operation asks for and leaves the answer in the outbox.
+    pub(crate) async fn give(&self, session: &Arc<Session>, text: &str) {
+        self.operations.handle(session, text, &Tokens).await;
     }
 
     /// Sends an operation and returns the answer; frames before it are dropped, later ones of the burst too.
     pub(crate) async fn send(&self, session: &Arc<Session>, text: &str) -> JsonText {
-        self.operations.handle(session, text).await;
+        self.give(session, text).await;
         let frames = self.frames_until(session, |frame| matches!(frame, ServerFrame::Reply(_))).await;
         let Some(ServerFrame::Reply(reply)) = frames.into_iter().next_back() else { panic!("a reply expected") };
         reply.ok.unwrap_or_else(|| panic!("{text} was refused: {:?}", reply.error))
@@ -131,7 +176,7 @@ impl Bench {
 
     /// Sends an operation that is refused; no event may come before the answer.
     pub(crate) async fn refused(&self, session: &Arc<Session>, text: &str, code: ErrorCode) {
-        self.operations.handle(session, text).await;
+        self.give(session, text).await;
         let frames = self.frames_until(session, |frame| matches!(frame, ServerFrame::Reply(_))).await;
         assert!(frames.iter().all(|frame| offset(frame).is_none()), "{frames:?}");
         let Some(ServerFrame::Reply(reply)) = frames.into_iter().next_back() else { panic!("a reply expected") };

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod presence;
 mod revocation;
+mod sockets;
 mod streams;
 
 use switchboard_model::json_text::JsonText;

@@ -103,11 +103,12 @@ impl ExternalKeys {
         Ok(keys)
     }
 
-    /// Verifies a token and says whose it is; `None` for what is no token of this issuer, whatever is wrong.
+    /// Verifies a token and says whose it is, and when it expires, in seconds since 1970; `None` for what is no token
+    /// of this issuer, whatever is wrong.
     ///
     /// # Errors
     /// `unavailable` while no key of the issuer is known.
-    pub(crate) async fn verify(&self, token: &str, now: Timestamp) -> ApiResult<Option<UserId>> {
+    pub(crate) async fn verify(&self, token: &str, now: Timestamp) -> ApiResult<Option<(UserId, i64)>> {
         let Some(kid) = key_id(token) else { return Ok(None) };
         let Some(key) = self.find(&kid).await? else { return Ok(None) };
         let claims: Option<ExternalClaims> = decode_pinned(token, &key, &self.issuer.issuer, &self.issuer.audience);
@@ -115,7 +116,7 @@ impl ExternalKeys {
         let is_valid = |claims: &ExternalClaims| {
             is_alive(claims.exp, now) && [claims.nbf, claims.iat].into_iter().flatten().all(|from| from <= latest)
         };
-        Ok(claims.filter(is_valid).map(|claims| claims.sub))
+        Ok(claims.filter(is_valid).map(|claims| (claims.sub, claims.exp)))
     }
 
     /// Finds a key; an unknown one may be new, so the keys are read again unless they just were.

@@ -31,7 +31,7 @@ pub(crate) struct AccessClaims {
     pub(crate) sid: SessionId,
     role: UserRole,
     iat: i64,
-    exp: i64,
+    pub(crate) exp: i64,
     jti: Uuid,
 }
 

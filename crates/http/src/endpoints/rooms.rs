@@ -6,6 +6,7 @@ use axum::http::StatusCode;
 use switchboard_model::identity::RoomName;
 use switchboard_model::ids::RoomId;
 use switchboard_model::page::Page;
+use switchboard_model::presence::Presence;
 use switchboard_model::room::{NewRoom, Room, RoomClass, RoomKind};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::RoomRequest;
@@ -68,6 +69,15 @@ pub(crate) async fn delete(
     } else {
         Err(ApiError::not_found("room"))
     }
+}
+
+/// Tells who shows themselves in a room.
+pub(crate) async fn presence(State(app): State<App>, Path(name): Path<RoomName>) -> ApiResult<Body<Presence>> {
+    if name.class() == RoomClass::Explicit {
+        existing(&app, &name).await?;
+    }
+    let found = app.stores.presence.read(std::slice::from_ref(&name)).await?;
+    Ok(Body(found.into_iter().next().unwrap_or_default()))
 }
 
 async fn existing(app: &AppState, name: &RoomName) -> ApiResult<Room> {

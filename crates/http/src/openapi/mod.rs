@@ -1,6 +1,7 @@
 //! The OpenAPI document: made from the table of routes, the signatures of the handlers and the wire types, so that
 //! only summaries and some statuses are written by hand.
 
+pub(crate) mod asyncapi;
 mod operations;
 mod problems;
 mod schemas;
@@ -148,18 +149,18 @@ fn credentials() -> Value {
     })
 }
 
-/// The encoded document, which never changes.
-pub(crate) struct Document;
+/// An encoded document, which never changes.
+pub(crate) struct Document(&'static Bytes);
 
 /// Returns the document.
 pub(crate) async fn serve() -> Document {
-    Document
+    static ENCODED: LazyLock<Bytes> = LazyLock::new(|| openapi_document().to_string().into());
+    Document(&ENCODED)
 }
 
 impl IntoResponse for Document {
     fn into_response(self) -> Response {
-        static ENCODED: LazyLock<Bytes> = LazyLock::new(|| openapi_document().to_string().into());
-        ([(CONTENT_TYPE, "application/json")], ENCODED.clone()).into_response()
+        ([(CONTENT_TYPE, "application/json")], self.0.clone()).into_response()
     }
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// The errors of the HTTP surface: status, name in the document, meaning, headers.
-const ERRORS: [(u16, &str, &str, &[&str]); 14] = [
+const ERRORS: [(u16, &str, &str, &[&str]); 15] = [
     (400, "BadRequest", "The request cannot be read, or asks for something that no time or zone can give.", &[]),
     (401, "Unauthorized", "The credential is missing or not valid.", &["WWW-Authenticate"]),
     (403, "Forbidden", "The credential does not allow this.", &[]),
@@ -18,6 +18,7 @@ const ERRORS: [(u16, &str, &str, &[&str]); 14] = [
     (429, "TooManyRequests", "The caller must wait.", &["Retry-After", "RateLimit", "RateLimit-Policy"]),
     (500, "Internal", "The server failed.", &[]),
     (503, "Unavailable", "A part that the request needs does not answer now.", &["Retry-After"]),
+    (504, "CallTimeout", "No client answered in time.", &[]),
 ];
 
 /// Refers to the answer of an error status.

@@ -40,6 +40,16 @@ impl Schemas {
         self.requests.subschema_for::<T>().to_value()
     }
 
+    /// Returns the schema of a type as it is read, itself instead of a reference to it.
+    pub(super) fn whole_request<T: JsonSchema>(&mut self) -> Value {
+        T::json_schema(&mut self.requests).to_value()
+    }
+
+    /// Returns the schema of a type as it is written, itself instead of a reference to it.
+    pub(super) fn whole_answer<T: JsonSchema>(&mut self) -> Value {
+        T::json_schema(&mut self.answers).to_value()
+    }
+
     /// Returns the properties of a type that is read from the query of an address.
     pub(super) fn query<T: JsonSchema>(&mut self) -> Map<String, Value> {
         match T::json_schema(&mut self.requests).get_mut("properties") {

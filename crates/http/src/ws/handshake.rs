@@ -5,7 +5,9 @@ use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
-use switchboard_events::{SessionIdentity, error_chain};
+use switchboard_events::{ConnectError, Hold, Session, SessionIdentity, error_chain};
+use switchboard_model::Timestamp;
+use switchboard_model::auth_session::Credential;
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::SUBPROTOCOL;
 use switchboard_model::wire::code::ErrorCode;
@@ -43,16 +45,12 @@ pub(crate) async fn upgrade(
     // Only a request that can become a socket may burn a ticket.
     let upgrade = upgrade.map_err(not_an_upgrade)?;
     let Query(query) = query?;
-    let identity = identify(&app, &headers, query, (origin, request_id)).await?;
-    let guard = app.hub.connect(identity).await.map_err(|error| {
-        tracing::warn!(error = %error_chain(&error), "a session could not be registered");
-        ApiError::unavailable("the session could not be registered; mint another ticket")
-    })?;
+    let (identity, hold) = identify(&app, &headers, query, (origin, request_id)).await?;
+    let guard = app.hub.connect(identity, hold).await.map_err(not_connected)?;
     // Neither a revocation nor a drain that came meanwhile need have seen this session: from here on they do.
-    refuse_revoked(&app, guard.identity()).await?;
+    refuse_revoked(&app, &guard).await?;
     refuse_while_draining(&app)?;
     let token = app.tracker.token();
-    let operations = app.operations.clone();
     Ok(upgrade
         .protocols([SUBPROTOCOL])
         .max_message_size(MESSAGE_BYTES)
@@ -62,7 +60,7 @@ pub(crate) async fn upgrade(
         .max_write_buffer_size(MAX_WRITE_BUFFER_BYTES)
         // Guard and token move along, so that an upgrade that never happens forgets the session too.
         .on_upgrade(async move |socket| {
-            session::run(socket, guard, operations).await;
+            session::run(socket, guard, app).await;
             drop(token);
         }))
 }
@@ -74,22 +72,41 @@ async fn identify(
     headers: &HeaderMap,
     query: TicketQuery,
     (origin, request_id): (Option<&str>, RequestId),
-) -> ApiResult<SessionIdentity> {
+) -> ApiResult<(SessionIdentity, Hold)> {
     let tickets = offered_tickets(query, headers);
     if presented_bearer(headers).is_none() {
         let ticket = burn(app, &one_ticket(tickets)?, origin).await?;
-        return Ok(SessionIdentity { user_id: ticket.user_id, minted_by: ticket.minted_by, grants: ticket.grants });
+        let hold = Hold { expires_at: end_of(app, &ticket.minted_by)?, credential: ticket.minted_by };
+        return Ok((SessionIdentity { user_id: ticket.user_id, grants: ticket.grants }, hold));
     }
     if origin.is_some() || !tickets.is_empty() {
         return Err(no_credential());
     }
     let caller = authenticate(app, headers, request_id).await?;
     let user_id = caller.require_user()?.clone();
-    Ok(SessionIdentity { user_id, minted_by: caller.credential(), grants: Grants::default() })
+    Ok((SessionIdentity { user_id, grants: Grants::default() }, caller.hold()))
 }
 
-async fn refuse_revoked(app: &AppState, identity: &SessionIdentity) -> ApiResult<()> {
-    let revoked = app.stores.auth_sessions.revoked(&identity.credentials()).await?;
+/// Decides when a socket ends that a ticket opened. Sign-in sessions and API keys end in the database, and sockets with
+/// them. The tokens of another issuer end by themselves: the ticket stands for one for as long as one of ours works.
+fn end_of(app: &AppState, minted_by: &Credential) -> ApiResult<Option<Timestamp>> {
+    match minted_by {
+        Credential::Session(_) | Credential::ApiKey(_) => Ok(None),
+        Credential::User(_) => Ok(Some(app.now()? + app.options.auth.access_ttl.to_delta())),
+    }
+}
+
+fn not_connected(error: ConnectError) -> ApiError {
+    if matches!(error, ConnectError::TooMany) {
+        let detail = "the user has as many sockets as allowed, on all replicas together; close one first";
+        return ApiError::new(ErrorCode::TooManyConnections, detail);
+    }
+    tracing::warn!(error = %error_chain(&error), "a session could not be registered");
+    ApiError::unavailable("the session could not be registered; mint another ticket")
+}
+
+async fn refuse_revoked(app: &AppState, session: &Session) -> ApiResult<()> {
+    let revoked = app.stores.auth_sessions.revoked(&session.credentials()).await?;
     if revoked.is_empty() { Ok(()) } else { Err(no_credential()) }
 }
 

@@ -1,5 +1,6 @@
 //! WebSockets: the handshake, and the session that follows it.
 
+mod auth;
 mod handshake;
 mod session;
 mod ticket;

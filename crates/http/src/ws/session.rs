@@ -10,13 +10,15 @@ use axum::extract::ws::{CloseFrame, Message, Utf8Bytes, WebSocket, close_code};
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt as _, StreamExt as _};
-use switchboard_events::{Operations, Outgoing, Session, SessionGuard};
+use switchboard_events::{Outgoing, Session, SessionGuard};
 use switchboard_model::wire::close::CloseCode;
 use switchboard_model::wire::limits::{HEARTBEAT, PONG_WAIT, STUCK_AFTER};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_tungstenite::tungstenite;
 use tracing::Instrument as _;
+
+use crate::{App, AppState};
 
 /// How long the close handshake may take.
 const CLOSE_WAIT: Duration = Duration::from_secs(3);
@@ -87,17 +89,17 @@ pub(crate) fn describe_metrics() {
 }
 
 /// Serves a socket until its end.
-pub(super) async fn run(socket: WebSocket, session: SessionGuard, operations: Operations) {
+pub(super) async fn run(socket: WebSocket, session: SessionGuard, app: App) {
     let span = tracing::info_span!("ws.session", conn_id = %session.id());
-    serve(socket, session, operations).instrument(span).await;
+    serve(socket, session, app).instrument(span).await;
 }
 
-async fn serve(socket: WebSocket, session: SessionGuard, operations: Operations) {
+async fn serve(socket: WebSocket, session: SessionGuard, app: App) {
     let (mut sink, mut stream) = socket.split();
     let ping = Notify::new();
     let end = tokio::select! {
         end = write(&mut sink, &session, &ping) => end,
-        end = read(&mut stream, &session, &operations, &ping) => end,
+        end = read(&mut stream, &session, &app, &ping) => end,
     };
     // From here on nobody can reach the session any more, however long the farewell takes.
     drop(session);
@@ -149,7 +151,7 @@ async fn within_patience(writing: impl Future<Output = Result<(), axum::Error>>)
 }
 
 /// Reads operations and watches for signs of life. Every frame is one, whatever it carries.
-async fn read(stream: &mut Stream, session: &Arc<Session>, operations: &Operations, ping: &Notify) -> End {
+async fn read(stream: &mut Stream, session: &Arc<Session>, app: &AppState, ping: &Notify) -> End {
     let mut is_asked = false;
     let mut patience = HEARTBEAT;
     loop {
@@ -174,7 +176,7 @@ async fn read(stream: &mut Stream, session: &Arc<Session>, operations: &Operatio
             sleep(wait).await;
         }
         match message {
-            Message::Text(text) => operations.handle(session, &text).await,
+            Message::Text(text) => app.operations.handle(session, &text, app).await,
             Message::Binary(_) => return End::Close(CloseCode::Unsupported),
             Message::Close(_) => return End::ByPeer,
             Message::Ping(_) | Message::Pong(_) => {}

@@ -9,11 +9,12 @@ use axum::http::{HeaderMap, Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use switchboard_events::{Feed, FeedObserver, Hub, Operations, Publisher, Streams};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, Streams};
 use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
+use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
@@ -32,6 +33,9 @@ use crate::document::judge;
 
 /// The origin that the replica allows.
 pub(crate) const ORIGIN: &str = "https://app.example";
+
+/// The most sockets of one user.
+pub(crate) const SOCKETS: u32 = 5;
 
 /// The password of every user.
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -87,15 +91,28 @@ impl Replica {
         let options = SqliteOptions::new(folder.path().join("switchboard.db"));
         let stores = open(&options, &tracker, stop.clone()).await.unwrap();
         let instance = InstanceId::boot("test");
-        let hub = Hub::new(&stores, instance.clone(), tracker.clone(), stop.clone());
+        let announced = NewInstance {
+            id: instance.clone(),
+            name: "test".to_owned(),
+            version: "1.2.3".to_owned(),
+            schema_version: 1,
+            roles: vec![Role::Api],
+            pools: Vec::new(),
+            pool_size: 1,
+        };
+        stores.instances.register(&announced, Span::MAX).await.unwrap();
+        let options = HubOptions { instance: instance.clone(), sockets_per_user: SOCKETS };
+        let hub = Hub::new(&stores, options, tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let scheduler = Scheduler::new(&stores, scheduler_options(instance.clone()), Vec::new());
         let (streams, stream_lanes) = Streams::new(stores.streams.clone());
+        let calls = Calls::new(stores.calls.clone(), hub.clone());
         let observers: Vec<Arc<dyn FeedObserver>> =
-            vec![hub.clone(), streams.clone(), Arc::new(Ticks(scheduler.observer()))];
+            vec![hub.clone(), calls.clone(), streams.clone(), Arc::new(Ticks(scheduler.observer()))];
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
         let mut api = Api {
-            operations: Operations::new(hub.clone(), publisher.clone(), stores.rooms.clone()),
+            operations: Operations::new(hub.clone(), publisher.clone(), &stores),
+            calls: calls.waits().clone(),
             stores,
             hub,
             publisher,
@@ -127,6 +144,10 @@ impl Replica {
         tracker.spawn(lanes.run(stop.clone()));
         tracker.spawn(stream_lanes.run(stop.clone()));
         tracker.spawn(feed.run(stop.clone()));
+        tracker.spawn({
+            let stop = stop.clone();
+            async move { calls.run(stop).await }
+        });
         api.lifecycle.set_ready();
         let mut replica = Self { router: router(api.clone()), api, admin: String::new(), stop, _folder: folder };
         replica.admin = replica.key(&[Scope::Admin]).await;

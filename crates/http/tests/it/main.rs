@@ -4,6 +4,7 @@
 
 mod access;
 mod api_keys;
+mod asyncapi;
 mod audit;
 mod bulk;
 mod document;

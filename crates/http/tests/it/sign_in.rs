@@ -33,7 +33,7 @@ async fn a_user_signs_in_and_is_known() {
     assert_eq!(
         me,
         json!({"user_id": ann.id, "role": "operator", "session_id": tokens.session_id,
-               "scopes": ["tasks:write", "runs:write", "rooms:write", "publish:", "streams:write"]})
+               "scopes": ["tasks:write", "runs:write", "rooms:write", "publish:", "calls:write", "streams:write"]})
     );
     let sessions = replica.ask_as(&tokens.access_token, "GET", "/api/v1/auth/sessions", "").await.json();
     assert_eq!(sessions["items"][0]["client"], "test/1");

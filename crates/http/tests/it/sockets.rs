@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::{Value, json};
+use switchboard_model::span::Span;
 use switchboard_model::user::UserRole;
 use switchboard_model::wire::close::CloseCode;
 use tokio::net::{TcpListener, TcpStream};
@@ -13,19 +14,22 @@ use tokio_tungstenite::tungstenite::{Error, Message};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 use tokio_util::task::TaskTracker;
 
-use crate::harness::{ORIGIN, Replica};
+use crate::harness::{ORIGIN, Replica, SOCKETS};
 
-type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
+pub(crate) type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
 /// A replica that listens.
-struct Server {
-    replica: Replica,
+pub(crate) struct Server {
+    pub(crate) replica: Replica,
     address: SocketAddr,
 }
 
 impl Server {
-    async fn boot() -> Self {
-        let replica = Replica::boot().await;
+    pub(crate) async fn boot() -> Self {
+        Self::listen(Replica::boot().await).await
+    }
+
+    async fn listen(replica: Replica) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (router, stop) = (replica.router.clone(), replica.stop.clone());
@@ -34,13 +38,13 @@ impl Server {
         Self { replica, address }
     }
 
-    async fn ticket(&self, body: Value) -> String {
+    pub(crate) async fn ticket(&self, body: Value) -> String {
         let answer = self.replica.ask("POST", "/api/v1/ws/ticket", &body.to_string()).await;
         assert_eq!(answer.status, 201, "{}", answer.text());
         answer.json()["ticket"].as_str().unwrap().to_owned()
     }
 
-    async fn open(&self) -> Socket {
+    pub(crate) async fn open(&self) -> Socket {
         let ticket = self.ticket(json!({"user_id": "ann", "grants": {"publish": ["lobby"]}})).await;
         let mut socket = self.upgrade(&format!("?ticket={ticket}"), &[]).await.unwrap().0;
         assert_eq!(next_json(&mut socket).await["op"], "hello");
@@ -48,7 +52,7 @@ impl Server {
     }
 
     /// Upgrades; the error is the HTTP status, the `Retry-After` header and the body.
-    async fn upgrade(
+    pub(crate) async fn upgrade(
         &self,
         query: &str,
         headers: &[(&'static str, &str)],
@@ -105,7 +109,7 @@ async fn ask(socket: &mut Socket, op: Value) -> Value {
 }
 
 /// Reads on until the close frame and returns its code.
-async fn close_code(socket: &mut Socket) -> u16 {
+pub(crate) async fn close_code(socket: &mut Socket) -> u16 {
     while let Some(Ok(message)) = socket.next().await {
         if let Message::Close(Some(frame)) = message {
             return frame.code.into();
@@ -295,4 +299,96 @@ async fn a_flood_is_slowed_down_and_answered_in_order() {
     for id in 0..250 {
         assert_eq!(next_json(&mut socket).await["re"], json!(id));
     }
+}
+
+#[tokio::test]
+async fn a_user_with_too_many_sockets_is_refused_before_the_upgrade() {
+    let server = Server::boot().await;
+    let mut open = Vec::new();
+    for _ in 0..SOCKETS {
+        open.push(server.open().await);
+    }
+    let ticket = server.ticket(json!({"user_id": "ann"})).await;
+    let (status, _, body) = server.upgrade(&format!("?ticket={ticket}"), &[]).await.unwrap_err();
+    assert_eq!((status, &body["code"]), (429, &json!("too_many_connections")));
+    open.pop().unwrap().close(None).await.unwrap();
+    server.until_sessions(open.len()).await;
+    server.replica.api.hub.settled().await;
+    server.open().await;
+}
+
+#[tokio::test]
+async fn a_socket_hangs_on_the_token_that_it_showed_last() {
+    let server = Server::boot().await;
+    server.replica.user("ann", UserRole::User).await;
+    let (first, second) = (server.replica.login("ann").await, server.replica.login("ann").await);
+    let bearer = format!("Bearer {}", first.access_token);
+    let mut socket = server.upgrade("", &[("authorization", &bearer)]).await.unwrap().0;
+    let auth = |token: &str| json!({"id": 1, "op": "auth", "token": token});
+    let answer = ask(&mut socket, auth(&second.access_token)).await;
+    assert!(answer["ok"]["expires_at_ms"].is_i64(), "{answer}");
+    let logout = async |token: &str| server.replica.ask_as(token, "POST", "/api/v1/auth/logout", "").await.status;
+    assert_eq!(logout(&first.access_token).await, 204);
+    assert!(ask(&mut socket, json!({"id": 2, "op": "ping"})).await["error"].is_null());
+    assert_eq!(logout(&second.access_token).await, 204);
+    assert_eq!(close_code(&mut socket).await, CloseCode::SessionRevoked.number());
+}
+
+#[tokio::test]
+async fn a_token_of_somebody_else_ends_the_socket() {
+    let server = Server::boot().await;
+    let bob = server.replica.token("bob", UserRole::User).await;
+    for token in [bob.as_str(), "a.b.c", server.replica.admin.as_str()] {
+        let mut socket = server.open().await;
+        let answer = ask(&mut socket, json!({"id": 1, "op": "auth", "token": token})).await;
+        assert_eq!(answer["error"]["code"], "unauthorized");
+        assert_eq!(close_code(&mut socket).await, CloseCode::AuthFailed.number());
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_opens_a_socket_that_outlives_the_token_it_was_minted_with() {
+    let replica = Replica::boot_with(|options| options.auth.access_ttl = Span::from_secs(1)).await;
+    let server = Server::listen(replica).await;
+    let ann = server.replica.token("ann", UserRole::User).await;
+    let minted = server.replica.ask_as(&ann, "POST", "/api/v1/ws/ticket", "{}").await.json();
+    let bearer = format!("Bearer {ann}");
+    let mut by_token = server.upgrade("", &[("authorization", &bearer)]).await.unwrap().0;
+    let query = format!("?ticket={}", minted["ticket"].as_str().unwrap());
+    let mut by_ticket = server.upgrade(&query, &[]).await.unwrap().0;
+    assert_eq!(close_code(&mut by_token).await, CloseCode::TokenExpired.number());
+    assert!(ask(&mut by_ticket, json!({"id": 1, "op": "ping"})).await["error"].is_null());
+}
+
+#[tokio::test]
+async fn sockets_are_listed_and_kicked() {
+    let server = Server::boot().await;
+    let (mut kicked, mut other) = (server.open().await, server.open().await);
+    let page = server.replica.ask("GET", "/api/v1/sessions?user_id=ann&limit=1", "").await.json();
+    let id = page["items"][0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(page["items"][0]["user_id"], "ann");
+    assert!(page["next_cursor"].is_string(), "{page}");
+    let nobody = server.replica.ask("GET", "/api/v1/sessions?user_id=bob", "").await.json();
+    assert_eq!(nobody["items"], json!([]));
+    let path = format!("/api/v1/sessions/{id}");
+    assert_eq!(server.replica.ask("DELETE", &path, "").await.status, 204);
+    assert_eq!(close_code(&mut kicked).await, CloseCode::Kicked.number());
+    assert!(ask(&mut other, json!({"id": 1, "op": "ping"})).await["error"].is_null());
+    server.until_sessions(1).await;
+    server.replica.api.hub.settled().await;
+    assert_eq!(server.replica.ask("DELETE", &path, "").await.problem().status, 404);
+    let audit = server.replica.ask("GET", "/api/v1/audit?action=session.kick", "").await.json();
+    assert_eq!(audit["items"][0]["subject"], json!(id));
+}
+
+#[tokio::test]
+async fn who_is_in_a_room_can_be_read_over_rest() {
+    let server = Server::boot().await;
+    server.replica.ask("POST", "/api/v1/rooms", r#"{"name":"lobby","kind":"public"}"#).await;
+    let mut socket = server.open().await;
+    ask(&mut socket, json!({"id": 1, "op": "join", "room": "lobby", "presence": true})).await;
+    let found = server.replica.ask("GET", "/api/v1/rooms/lobby/presence", "").await.json();
+    assert_eq!((&found["count"], &found["members"][0]["user_id"]), (&json!(1), &json!("ann")));
+    assert_eq!(server.replica.ask("GET", "/api/v1/rooms/attic/presence", "").await.problem().status, 404);
+    assert_eq!(server.replica.ask("GET", "/api/v1/rooms/user:ann/presence", "").await.json()["count"], 0);
 }

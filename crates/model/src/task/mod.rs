@@ -310,7 +310,8 @@ mod tests {
 
     #[test]
     fn the_pool_of_upkeep_is_for_functions_of_the_server() {
-        let spec = |action: &str| serde_json::from_str::<TaskSpec>(&format!(r#"{{"name":"x","pool":"system",{action}}}"#));
+        let spec =
+            |action: &str| serde_json::from_str::<TaskSpec>(&format!(r#"{{"name":"x","pool":"system",{action}}}"#));
         let now = "2027-01-01T00:00:00Z".parse().unwrap();
         assert!(spec(r#""action":{"system":{"function":"sweep"}}"#).unwrap().checked(now).is_ok());
         for action in [r#"{"pull":{}}"#, r#"{"http":{"url":"https://a.example"}}"#] {

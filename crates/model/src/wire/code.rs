@@ -87,6 +87,8 @@ codes! {
     CallTimeout = "call_timeout", 504, again;
     /// The call was claimed or answered by another connection.
     CallConflict = "call_conflict", 409, never;
+    /// The client that executed the call says that it failed.
+    CallFailed = "call_failed", 502, never;
     /// The schedule has no occurrence in the future.
     ScheduleNeverFires = "schedule_never_fires", 400, never;
     /// The time zone is not known.
@@ -108,6 +110,6 @@ mod tests {
         for code in ErrorCode::ALL {
             assert_eq!(serde_json::to_string(code).unwrap(), format!("\"{}\"", code.as_str()));
         }
-        assert_eq!(ErrorCode::ALL.len(), 29);
+        assert_eq!(ErrorCode::ALL.len(), 30);
     }
 }

@@ -14,7 +14,7 @@ use crate::json_text::JsonText;
 use crate::room::{Epoch, Position, StoredEvent};
 
 /// An event on its way to a client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct EventFrame {
     /// What it is called.
     pub event: EventName,
@@ -113,7 +113,7 @@ pub enum NoticeFrame {
 }
 
 /// What a client must read anew.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Desync {
     /// The room.
     pub room: RoomName,
@@ -122,7 +122,7 @@ pub struct Desync {
 }
 
 /// Where a client is too slow.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Lag {
     /// The room.
     pub room: RoomName,
@@ -133,7 +133,7 @@ pub struct Lag {
 }
 
 /// When a client moves to another replica.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Goaway {
     /// Why.
     pub reason: String,
@@ -162,7 +162,7 @@ impl NoticeFrame {
 }
 
 /// How a socket that is slower than a room goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LagState {
     /// Ephemeral events were dropped; nothing stored is lost.
@@ -174,7 +174,7 @@ pub enum LagState {
 }
 
 /// What a new socket is told about itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Hello {
     /// The identity of the connection.
     pub conn_id: ConnectionId,
@@ -191,7 +191,7 @@ pub struct Hello {
 }
 
 /// The limits that a client must keep.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HelloLimits {
     /// The largest message, in bytes.
     pub message_bytes: usize,
@@ -204,7 +204,7 @@ pub struct HelloLimits {
 }
 
 /// What a join gave.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Joined {
     /// The history of the room.
     pub epoch: Epoch,
@@ -227,6 +227,14 @@ pub struct Published {
     /// Whether the same message had been published before.
     #[serde(default)]
     pub duplicate: bool,
+}
+
+/// What an `auth` operation gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Authenticated {
+    /// When the socket ends unless it shows another token, in milliseconds since 1970; absent when it need not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at_ms: Option<i64>,
 }
 
 /// Any frame that the server sends.

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, IntoDeserializer as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -15,7 +16,7 @@ use crate::json_text::JsonText;
 use crate::room::Position;
 
 /// Where a join starts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case", untagged)]
 pub enum Since {
     /// After a position that the client has seen.
@@ -25,7 +26,7 @@ pub enum Since {
 }
 
 /// One end of a room's history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum SinceEnd {
     /// Only what comes from now on.
@@ -65,7 +66,7 @@ impl<'de> Deserialize<'de> for Since {
 }
 
 /// Joins a room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Join {
     /// The room.
     pub room: RoomName,
@@ -78,14 +79,14 @@ pub struct Join {
 }
 
 /// Leaves a room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Leave {
     /// The room.
     pub room: RoomName,
 }
 
 /// Publishes an event.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Publish {
     /// The room.
     pub room: RoomName,
@@ -102,7 +103,7 @@ pub struct Publish {
 }
 
 /// Reads a stretch of history.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct History {
     /// The room.
     pub room: RoomName,
@@ -115,21 +116,21 @@ pub struct History {
 }
 
 /// Reads who is in a room.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReadPresence {
     /// The room.
     pub room: RoomName,
 }
 
 /// Takes a call over; the client executes it only after this succeeded.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Claim {
     /// The call.
     pub call_id: CallId,
 }
 
 /// Answers a call that was claimed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reply {
     /// The call.
     pub call_id: CallId,
@@ -146,7 +147,7 @@ pub struct Reply {
 }
 
 /// Why a client did not do what it was called for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CallFailure {
     /// What happened.
@@ -154,7 +155,7 @@ pub struct CallFailure {
 }
 
 /// Prolongs the right to the socket with a new access token.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Auth {
     /// The access token.
     pub token: String,

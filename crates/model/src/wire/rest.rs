@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
 use crate::api_key::ApiKey;
+use crate::call::WhenAbsent;
 use crate::identity::{ClientKey, EventName, RoomName, UserId};
 use crate::ids::RunId;
 use crate::json_text::JsonText;
@@ -105,6 +106,27 @@ pub struct PublishRequest {
     /// Whether it is not stored.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ephemeral: bool,
+}
+
+/// Asks one client of a user, and waits for its answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallRequest {
+    /// What is asked for: any name, except that `sb.` belongs to the server.
+    pub event: EventName,
+    /// What it carries; `null` when absent.
+    #[serde(default = "JsonText::null")]
+    pub payload: JsonText,
+    /// How long a client has to answer, at most 5 minutes; 30 seconds when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Span>,
+    /// What happens while the user has no socket.
+    #[serde(default)]
+    pub when_absent: WhenAbsent,
+    /// How long this request waits for the answer: until the timeout when absent, as far as a request may take that
+    /// long; `0s` does not wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wait: Option<Span>,
 }
 
 /// Asks for a ticket.

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use switchboard_model::identity::{ClientKey, EventName, RoomName, UserId};
+use switchboard_model::span::Span;
 
 use super::Remote;
 
@@ -25,6 +26,25 @@ pub(crate) struct PublishCommand {
     /// Reaches whoever is connected now, and is not stored.
     #[arg(long)]
     pub(crate) ephemeral: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CallCommand {
+    #[command(flatten)]
+    pub(crate) remote: Remote,
+    /// The id of the user one of whose clients is asked.
+    pub(crate) user: UserId,
+    /// What is asked for.
+    pub(crate) event: EventName,
+    /// What it carries, as JSON; - reads it from standard input.
+    #[arg(default_value = "null")]
+    pub(crate) payload: String,
+    /// How long a client has to answer, at most 5m; 30s when absent. The exit code is not 0 without an answer.
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<Span>,
+    /// Waits for the user to connect instead of failing at once when no client is there.
+    #[arg(long)]
+    pub(crate) wait_for_user: bool,
 }
 
 #[derive(Debug, Args)]

@@ -9,6 +9,7 @@ mod process;
 mod remote;
 mod room;
 mod run;
+mod session;
 mod stream;
 mod task;
 mod token;
@@ -23,12 +24,13 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use self::api_key::ApiKeyCommand;
 pub(crate) use self::audit::AuditCommand;
 pub(crate) use self::clock::{ClockCommand, OutboxCommand};
-pub(crate) use self::event::{PublishCommand, Start, TailCommand};
+pub(crate) use self::event::{CallCommand, PublishCommand, Start, TailCommand};
 pub(crate) use self::fleet::FleetCommand;
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
 pub(crate) use self::run::RunCommand;
+pub(crate) use self::session::SessionCommand;
 pub(crate) use self::stream::{Content, EndState, StreamCommand};
 pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand};
 pub(crate) use self::token::{KeyKind, TokenCommand};
@@ -76,8 +78,12 @@ pub(crate) enum Command {
     Room(RemoteCommand<RoomCommand>),
     /// Works with streams: text or bytes of one producer that many follow, to a known end.
     Stream(RemoteCommand<StreamCommand>),
+    /// Shows and closes the open sockets of all replicas.
+    Session(RemoteCommand<SessionCommand>),
     /// Publishes an event to a room or a user.
     Publish(PublishCommand),
+    /// Asks one client of a user and prints its answer.
+    Call(CallCommand),
     /// Follows rooms over a socket and prints each event as it arrives.
     Tail(TailCommand),
     /// Steers all replicas at once: pauses execution, and limits pools.
@@ -92,6 +98,8 @@ pub(crate) enum Command {
     Clock(RemoteCommand<ClockCommand>),
     /// Prints the OpenAPI document of the HTTP surface: of this binary, or of a server when --url is given.
     Openapi(Remote),
+    /// Prints the AsyncAPI document of the socket: of this binary, or of a server when --url is given.
+    Asyncapi(Remote),
     /// Prints the script that completes this command line in a shell.
     Completions {
         /// The shell.

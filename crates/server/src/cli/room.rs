@@ -40,6 +40,11 @@ pub(crate) enum RoomCommand {
         /// Its name.
         room: RoomName,
     },
+    /// Shows who shows themselves in a room.
+    Presence {
+        /// Its name.
+        room: RoomName,
+    },
     /// Shows the events of a room that are kept, oldest first.
     History {
         /// Its name.

@@ -52,6 +52,13 @@ async fn obey(session: &Session, command: RoomCommand) -> Result<()> {
             client.delete_room(&room).await?;
             form.said(format_args!("Deleted room {room}."))
         }
+        RoomCommand::Presence { room } => {
+            let found = client.presence(&room).await?;
+            let Some(members) = &found.members else {
+                return form.done(&found, format_args!("{} users.", found.count));
+            };
+            form.list(members, ["USER", "SINCE"], |member| [member.user_id.to_string(), time(Some(member.since))])
+        }
         RoomCommand::History { room, after, limit } => {
             let events = history(session, &room, after, limit).await?;
             form.list(&events, ["OFFSET", "AT", "EVENT", "PAYLOAD"], |event| {

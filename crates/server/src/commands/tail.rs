@@ -129,7 +129,7 @@ impl Printer {
                 bail!("the server closed the socket with {code}: {reason}")
             }
             ResumeEvent::Stopped(StopCause::Failed(error)) => return Err(error.into()),
-            ResumeEvent::Connected { .. } | ResumeEvent::Event(_) | ResumeEvent::Notice(_) => {}
+            ResumeEvent::Connected { .. } | ResumeEvent::Event(_) | ResumeEvent::Call(_) | ResumeEvent::Notice(_) => {}
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use switchboard_model::limit::Rate;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
+use switchboard_model::wire::limits::SOCKETS_PER_USER;
 
 use super::{kind, text};
 
@@ -108,6 +109,9 @@ pub(crate) struct Limits {
     /// requests by itself for a while.
     #[schemars(with = "kind::Duration")]
     pub(crate) patience: Span,
+    /// The most open sockets of one user, over all replicas, 1 to 100000.
+    #[serde(deserialize_with = "text::scalar")]
+    pub(crate) sockets_per_user: u32,
 }
 
 impl Default for Limits {
@@ -118,6 +122,7 @@ impl Default for Limits {
             login_global: per_minute(3_000),
             requests: None,
             patience: Span::from_secs(1),
+            sockets_per_user: SOCKETS_PER_USER,
         }
     }
 }

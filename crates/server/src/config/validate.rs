@@ -54,6 +54,10 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
          out"
     );
     within("limits.patience", config.limits.patience, Span::from_millis(10)..=MINUTE)?;
+    ensure!(
+        (1..=100_000).contains(&config.limits.sockets_per_user),
+        "limits.sockets_per_user: must be between 1 and 100000"
+    );
     within("audit.history", config.audit.history, DAY..=TEN_YEARS)?;
     within("drain.delay", config.drain.delay, Span::default()..=HOUR)?;
     within("drain.timeout", config.drain.timeout, Span::default()..=DAY)?;

@@ -201,3 +201,19 @@ async fn a_reader_that_goes_away_is_no_failure() {
         assert!(output.status.success() && output.stderr.is_empty(), "{arguments:?}: {}", err(&output));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn open_sockets_are_listed_shown_in_rooms_and_kicked() {
+    let cluster = cluster(1).sqlite().await;
+    let cli = Cli::of(&cluster);
+    cli.says(&["room", "create", "lobby", "--kind", "public"]);
+    let ann = cluster.socket(0, "ann").await;
+    ann.join_shown(&"lobby".parse().unwrap(), switchboard_model::wire::op::Since::default()).await.unwrap();
+    let id = ann.hello().conn_id.to_string();
+    assert_eq!(cli.gives(&["session", "list"])[0]["id"], id);
+    assert!(cli.says(&["session", "list", "--user", "ann"]).contains(&id));
+    assert_eq!(cli.gives(&["session", "list", "--user", "bob"]), json!([]));
+    assert!(cli.says(&["room", "presence", "lobby"]).contains("ann"));
+    assert_eq!(cli.says(&["session", "kick", &id]), format!("Kicked {id}.\n"));
+    assert!(cli.fails(&["session", "kick", "0190a0b0-0000-7000-8000-000000000000"]).contains("socket"));
+}

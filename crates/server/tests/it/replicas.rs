@@ -75,16 +75,16 @@ async fn both_replicas_execute() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_ticket_of_one_replica_opens_one_socket_on_the_other() {
-    let cluster = cluster(2).await;
+async fn a_ticket_of_one_replica_opens_one_socket_on_any() {
+    let cluster = cluster(3).await;
     let request = switchboard_model::wire::rest::TicketRequest {
         user_id: Some("ann".parse().unwrap()),
         origin: None,
         grants: Grants::default(),
     };
     let ticket = cluster.client(0).mint_ticket(&request).await.unwrap();
-    // Half of the tries go to each replica; no more than a slow machine answers before the client gives up.
-    let tries = (0..20).map(|index| cluster.client(index % 2).connect(SocketOptions::ticket(ticket.clone())));
+    // A third of the tries goes to each replica; no more than a slow machine answers before the client gives up.
+    let tries = (0..21).map(|index| cluster.client(index % 3).connect(SocketOptions::ticket(ticket.clone())));
     let opened = join_all(tries).await.into_iter().filter(Result::is_ok).count();
     assert_eq!(opened, 1);
     let ticket = cluster.client(0).mint_ticket(&request).await.unwrap();
