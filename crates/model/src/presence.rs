@@ -27,7 +27,7 @@ pub struct PresentUser {
 pub struct Presence {
     /// How many users are here.
     pub count: i64,
-    /// Who they are, by user id; absent above [`PRESENCE_MEMBERS`].
+    /// Who they are, by user id; absent above 1,000.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub members: Option<Vec<PresentUser>>,
 }

@@ -44,5 +44,5 @@ async fn settings_are_compared_and_set() {
 async fn instances_are_a_list() {
     let replica = Replica::boot().await;
     let list = replica.ask("GET", "/api/v1/instances?limit=10", "").await.json();
-    assert_eq!(list, json!({"items": [], "next_cursor": null}));
+    assert_eq!((&list["items"][0]["name"], &list["next_cursor"]), (&json!("test"), &json!(null)));
 }
