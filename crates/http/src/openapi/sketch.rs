@@ -123,7 +123,7 @@ impl<'a> Sketch<'a> {
 
 /// Makes a parameter that may be left out say only what it is when it is there: an address has no `null`.
 fn leave_out_null(schema: &mut Value) {
-    if let Some(types) = schema["type"].as_array_mut() {
+    if let Some(types) = schema.get_mut("type").and_then(Value::as_array_mut) {
         types.retain(|name| name != "null");
         if let [only] = types.as_slice() {
             schema["type"] = only.clone();
