@@ -50,6 +50,8 @@ pub struct Session {
     row: NewConnection,
     identity: SessionIdentity,
     hold: Mutex<(Credential, Option<Instant>)>,
+    /// What gave the session its grants, if it has any: another token of the user does not give them.
+    granted_by: Option<Credential>,
     /// Whether there may be a row of it in the database.
     is_entered: AtomicBool,
     pub(crate) outbox: Mutex<Outbox>,
@@ -62,10 +64,13 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(identity: SessionIdentity, hold: Hold, instance: InstanceId, hub: Arc<Hub>) -> Self {
         let user_id = identity.user_id.clone();
+        let has_grants = identity.grants != Grants::default();
+        let granted_by = has_grants.then(|| hold.credential.clone());
         Self {
             row: NewConnection { id: ConnectionId::new(), instance, user_id },
             identity,
             hold: Mutex::new(anchored(hold, &hub)),
+            granted_by,
             is_entered: AtomicBool::new(true),
             outbox: Mutex::default(),
             calls: Mutex::default(),
@@ -102,10 +107,12 @@ impl Session {
         &self.identity
     }
 
-    /// Returns what the session hangs on: its credential, and the user.
+    /// Returns what the session hangs on: its credential, the user, and what gave it its grants.
     #[must_use]
-    pub fn credentials(&self) -> [Credential; 2] {
-        [self.hold.lock().0.clone(), Credential::User(self.identity.user_id.clone())]
+    pub fn credentials(&self) -> Vec<Credential> {
+        let user = Credential::User(self.identity.user_id.clone());
+        let hold = self.hold.lock().0.clone();
+        [Some(hold), Some(user), self.granted_by.clone()].into_iter().flatten().collect()
     }
 
     /// Lets the session hang on something else from now on.

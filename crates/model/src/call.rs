@@ -17,6 +17,9 @@ pub const OFFER_TIME: Span = Span::from_secs(2);
 /// The most calls that `hello` tells a new socket of; the others are offered to it one by one.
 pub const PENDING_CALLS: u32 = 20;
 
+/// The most offers of one user that are told to sockets at a time, the oldest first.
+pub const STANDING_OFFERS: u32 = 200;
+
 /// How long an answer is waited for when the caller does not say.
 pub const CALL_TIMEOUT: Span = Span::from_secs(30);
 

@@ -35,6 +35,7 @@ impl StreamHead {
     /// Decides what becomes of an append, and moves to where the stream stands after it.
     pub fn admit<'a>(&mut self, append: &'a StreamAppend) -> Admission<'a> {
         let StreamAppend { fence, first, chunks, end, .. } = append;
+        let first = if *first == 0 { self.tail + 1 } else { *first };
         let last = first.saturating_add(chunks.len() as i64 - 1);
         if *fence != self.fence {
             return Admission::Fenced;
@@ -44,7 +45,7 @@ impl StreamHead {
             let is_repeated = last <= self.tail && end.as_ref().is_some_and(|end| end.state == self.state);
             return if is_repeated { Admission::Repeated } else { Admission::Fenced };
         }
-        if *first > self.tail + 1 {
+        if first > self.tail + 1 {
             return Admission::Gap;
         }
         let known = usize::try_from(self.tail + 1 - first).unwrap_or(usize::MAX).min(chunks.len());

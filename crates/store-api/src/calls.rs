@@ -91,7 +91,8 @@ pub trait CallStore: Send + Sync {
     /// Fails when the database does.
     async fn find(&self, call: CallId) -> StoreResult<Option<Call>>;
 
-    /// Reads the offers that stand now for these users, and which connection each goes to.
+    /// Reads the offers that stand now for these users, and which connection each goes to: of each user at most
+    /// [`switchboard_model::call::STANDING_OFFERS`], the oldest first.
     ///
     /// # Errors
     /// Fails when the database does.

@@ -117,6 +117,10 @@ impl PresenceWatch {
                 && watch.known.is_none()
             {
                 watch.known = Some(found.clone());
+                if watch.is_stale {
+                    // It was passed over as long as there was nothing to compare with.
+                    self.wake.notify_one();
+                }
                 return Ok(found);
             }
         }

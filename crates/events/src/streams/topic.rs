@@ -184,7 +184,7 @@ mod tests {
     #[tokio::test]
     async fn the_kept_chunks_are_bounded() {
         let topic = Topic::default();
-        topic.learn(&page(0, 1..=0, StreamState::Open), Instant::now());
+        topic.learn(&page(0, std::ops::RangeInclusive::new(1, 0), StreamState::Open), Instant::now());
         for seq in 1..=10 {
             topic.appended(seq, &[vec![0; RECENT_BYTES / 2]]);
         }

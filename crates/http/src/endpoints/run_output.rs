@@ -151,9 +151,9 @@ pub(crate) async fn append(
     answer(app.streams.append(added(&opened.stream, &run, first, chunks)).await?)
 }
 
-/// Makes the append of chunks by the holder of the lease of a run.
+/// Makes the append of chunks by the holder of the lease of a run; without a number they go to the end.
 fn added(stream: &Stream, run: &Run, first: Option<i64>, chunks: Vec<Vec<u8>>) -> StreamAppend {
-    let first = first.unwrap_or(stream.tail + 1);
+    let first = first.unwrap_or(0);
     StreamAppend { stream: stream.id, fence: run.fence, first, chunks, end: None }
 }
 

@@ -22,7 +22,8 @@ pub(crate) async fn run(command: CallCommand) -> Result<()> {
         let request =
             CallRequest { event, payload, timeout, when_absent, wait: Some(STEP.min(timeout.unwrap_or(STEP))) };
         let call = answered(&session.client, &user, &request).await?;
-        let answer = call.result.as_ref().map_or("", |result| result.as_str());
+        // An answer of `null` reads as an absent one.
+        let answer = call.result.as_ref().map_or("null", |result| result.as_str());
         match (call.state, &call.error) {
             (CallState::Done, _) => session.form.done(&call, answer),
             (state, error) => {

@@ -211,7 +211,7 @@ async fn a_stream_is_read_to_its_end_while_connections_are_cut(scene: Scene) {
     for first in 1..=60 {
         let chunk = format!("line {first} 🦀\n");
         written.push(chunk.clone());
-        let end = (first == 60).then(|| StreamEnd { state: StreamState::Completed, reason: None });
+        let end = (first == 60).then_some(StreamEnd { state: StreamState::Completed, reason: None });
         let append = StreamAppendRequest { fence, first, chunks: vec![ChunkText(chunk)], end };
         client.append_stream(stream.id, &append).await.unwrap();
         if first % 20 == 10 {

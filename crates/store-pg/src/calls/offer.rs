@@ -4,7 +4,7 @@
 //! connections in the next, so that of a new connection and a move at the same time one sees the other.
 
 use switchboard_model::call::{
-    Call, CallState, NewCall, OFFER_TIME, PENDING_CALLS, WhenAbsent, call_timeout, no_responder,
+    Call, CallState, NewCall, OFFER_TIME, PENDING_CALLS, STANDING_OFFERS, WhenAbsent, call_timeout, no_responder,
 };
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::UserId;
@@ -76,14 +76,19 @@ pub(super) async fn standing(link: &mut Link, users: &[UserId]) -> StoreResult<V
     let users: Vec<&str> = users.iter().map(UserId::as_str).collect();
     let rows: Vec<OfferRow> = sqlx::query_as(
         "-- calls.offers
-         SELECT id, user_id, offered_to, offer_until, event, payload,
-                (extract(epoch FROM deadline_at - clock_timestamp()) * 1000)::bigint AS left_ms
-         FROM switchboard.calls
-         WHERE user_id = ANY($1) AND state = 'offered' AND offered_to IS NOT NULL AND offer_until IS NOT NULL
-             AND deadline_at > clock_timestamp()
-         ORDER BY id",
+         SELECT call.* FROM unnest($1::text[]) AS person (id)
+         CROSS JOIN LATERAL (
+             SELECT id, user_id, offered_to, offer_until, event, payload,
+                    (extract(epoch FROM deadline_at - clock_timestamp()) * 1000)::bigint AS left_ms
+             FROM switchboard.calls
+             WHERE user_id = person.id AND state = 'offered' AND offered_to IS NOT NULL AND offer_until IS NOT NULL
+                 AND deadline_at > clock_timestamp()
+             ORDER BY id LIMIT $2
+         ) AS call
+         ORDER BY call.id",
     )
     .bind(users)
+    .bind(i64::from(STANDING_OFFERS))
     .fetch_all(link)
     .await
     .map_err(fault)?;

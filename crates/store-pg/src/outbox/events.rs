@@ -9,7 +9,7 @@ use switchboard_model::identity::{Actor, NameError, RoomName};
 use switchboard_model::room::{MessageId, NewEvent};
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_store_api::fail_point::{self, FailPoint};
-use switchboard_store_api::{AppendOutcome, RelayReport, StoreResult};
+use switchboard_store_api::{AppendOutcome, RelayReport, StoreError, StoreResult};
 use uuid::Uuid;
 
 use super::{Care, end_savepoint, remove, report, set_savepoint, with_causes};
@@ -25,30 +25,40 @@ const SENDER: Actor = Actor::System("sql");
 /// Among how many of the oldest entries rooms are looked for, so that one with many hides no other.
 const LOOKED_AT: i64 = 10_000;
 
+/// For how many rooms that somebody else holds one relay waits; triggers wait behind it.
+const WAITED_FOR: usize = 3;
+
 /// Relays for the rooms that are free, then for those that somebody else holds.
 pub(super) async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> StoreResult<RelayReport> {
-    let waiting = waiting(database).await?;
+    let waiting = waiting(database, limit).await?;
     if waiting.is_empty() {
         return Ok(RelayReport::default());
     }
-    let (report, busy) = pass(database, waiting, Pass { limit, care, held: Held::PassOver }).await?;
-    if busy.is_empty() {
-        return Ok(report);
+    let (mut report, busy) = pass(database, waiting, Pass { limit, care, held: Held::PassOver }).await?;
+    // One room after another, so that none is held while another is waited for.
+    for room in busy.into_iter().take(WAITED_FOR) {
+        match pass(database, vec![room], Pass { limit, care, held: Held::Wait }).await {
+            Ok((waited, _)) => report = report.and(waited),
+            // The feed says that there are entries until they are relayed.
+            Err(StoreError::Conflict(_)) => {}
+            Err(error) => return Err(error),
+        }
     }
-    let (waited, _) = pass(database, busy, Pass { limit, care, held: Held::Wait }).await?;
-    Ok(report.and(waited))
+    Ok(report)
 }
 
-/// Reads for which rooms there are entries.
-async fn waiting(database: &Arc<Database>) -> StoreResult<Vec<String>> {
+/// Reads for which rooms there are entries, at most `limit`, those with the oldest entries first.
+async fn waiting(database: &Arc<Database>, limit: u32) -> StoreResult<Vec<String>> {
     let mut session = database.session().await?;
     sqlx::query_scalar(
         "-- outbox.waiting_rooms
-         SELECT DISTINCT subject FROM (
-             SELECT subject FROM switchboard.outbox WHERE kind = 'publish' ORDER BY id LIMIT $1
-         ) AS oldest",
+         SELECT subject FROM (
+             SELECT id, subject FROM switchboard.outbox WHERE kind = 'publish' ORDER BY id LIMIT $1
+         ) AS oldest
+         GROUP BY subject ORDER BY min(id) LIMIT $2",
     )
     .bind(LOOKED_AT)
+    .bind(i64::from(limit))
     .fetch_all(&mut *session)
     .await
     .map_err(fault)

@@ -1,7 +1,9 @@
 //! Offers: to whom a call goes first, next, and when it ends without anybody.
 
 use sqlx::SqliteConnection;
-use switchboard_model::call::{Call, NewCall, OFFER_TIME, PENDING_CALLS, WhenAbsent, call_timeout, no_responder};
+use switchboard_model::call::{
+    Call, NewCall, OFFER_TIME, PENDING_CALLS, STANDING_OFFERS, WhenAbsent, call_timeout, no_responder,
+};
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::UserId;
 use switchboard_model::ids::{CallId, ConnectionId};
@@ -88,12 +90,16 @@ pub(super) async fn standing(
         "-- calls.offers
         SELECT calls.*, (deadline_at - ?1) / 1000 AS left_ms
         FROM json_each(?2) AS users CROSS JOIN calls
-        WHERE calls.user_id = users.value AND calls.state = 'offered' AND calls.offer_until IS NOT NULL
-            AND calls.deadline_at > ?1
+        WHERE calls.id IN (
+            SELECT id FROM calls AS standing
+            WHERE standing.user_id = users.value AND standing.state = 'offered' AND standing.offer_until IS NOT NULL
+                AND standing.deadline_at > ?1
+            ORDER BY standing.id LIMIT ?3)
         ORDER BY calls.id",
     )
     .bind(now)
     .bind(serde_json::to_string(users)?)
+    .bind(STANDING_OFFERS)
     .fetch_all(connection)
     .await?;
     Ok(rows.into_iter().map(Stored::into_inner).collect())
