@@ -7,10 +7,12 @@ use super::source::{Finding, Source};
 const KEYWORDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
 
 /// What statements are about, so that both stores call it the same: mostly the name of the store.
-const AGGREGATES: [&str; 19] = [
+const AGGREGATES: [&str; 23] = [
     "api_keys",
     "audit",
     "auth_sessions",
+    "calls",
+    "connections",
     "feed",
     "fences",
     "hints",
@@ -19,10 +21,12 @@ const AGGREGATES: [&str; 19] = [
     "migrations",
     "once",
     "outbox",
+    "presence",
     "rooms",
     "runs",
     "server",
     "settings",
+    "streams",
     "tasks",
     "tickets",
     "users",

@@ -75,8 +75,10 @@ async fn a_listener_that_is_killed_and_reset_again_and_again_loses_nothing() {
 async fn a_listener_in_a_black_hole_loses_nothing() {
     let cluster = cluster(2).listens_through_proxy(1).await;
     let faults = async {
+        // Some events come while the listener works.
         sleep(Duration::from_secs(1)).await;
         cluster.proxy(1).set(Traffic::Swallowed);
+        // How long the outage lasts.
         sleep(Duration::from_secs(8)).await;
         cluster.proxy(1).set(Traffic::Flows);
     };
