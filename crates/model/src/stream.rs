@@ -170,8 +170,9 @@ pub struct StreamAppend {
     /// The fence of its producer.
     pub fence: Fence,
     /// The number of the first chunk: one above the newest that the producer knows of. Chunks that are stored
-    /// already are left out, so that a repetition adds nothing. 0 means at the end, wherever that is then.
-    pub first: i64,
+    /// already are left out, so that a repetition adds nothing. `None` puts them at
+    /// the end, wherever that is then; a repetition adds them again.
+    pub first: Option<i64>,
     /// The chunks; none prolongs the lease of the producer only.
     pub chunks: Vec<Vec<u8>>,
     /// How the stream ends after them, and why, if it does.

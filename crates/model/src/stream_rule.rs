@@ -35,7 +35,7 @@ impl StreamHead {
     /// Decides what becomes of an append, and moves to where the stream stands after it.
     pub fn admit<'a>(&mut self, append: &'a StreamAppend) -> Admission<'a> {
         let StreamAppend { fence, first, chunks, end, .. } = append;
-        let first = if *first == 0 { self.tail + 1 } else { *first };
+        let first = first.unwrap_or(self.tail + 1);
         let last = first.saturating_add(chunks.len() as i64 - 1);
         if *fence != self.fence {
             return Admission::Fenced;
@@ -96,7 +96,7 @@ mod tests {
         StreamAppend {
             stream: StreamId::new(),
             fence: Fence(7),
-            first,
+            first: Some(first),
             chunks: chunks.iter().map(|chunk| chunk.as_bytes().to_vec()).collect(),
             end: end.map(|state| StreamEnd { state, reason: None }),
         }
@@ -122,6 +122,18 @@ mod tests {
             assert_eq!((head.tail, head.bytes), (3 + taken.len() as i64, 3 + taken.len() as i64));
         }
         assert_eq!(head(3).admit(&append(5, &["a"], None)), Admission::Gap);
+    }
+
+    #[test]
+    fn chunks_without_a_number_go_to_the_end() {
+        let mut head = head(3);
+        let at_end = |end| StreamAppend { first: None, ..append(1, &["a", "b"], end) };
+        assert!(matches!(head.admit(&at_end(None)), Admission::Taken([_, _])));
+        assert!(matches!(head.admit(&at_end(Some(StreamState::Completed))), Admission::Taken([_, _])));
+        assert_eq!(head.tail, 7);
+        assert_eq!(head.admit(&at_end(Some(StreamState::Completed))), Admission::Fenced, "they would be new ones");
+        let nothing = StreamAppend { chunks: vec![], ..at_end(Some(StreamState::Completed)) };
+        assert_eq!(head.admit(&nothing), Admission::Repeated);
     }
 
     #[test]

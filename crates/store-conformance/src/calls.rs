@@ -2,7 +2,8 @@
 
 use switchboard_model::Timestamp;
 use switchboard_model::call::{
-    Call, CallAnswer, CallState, Claimed, NewCall, OFFER_TIME, PENDING_CALLS, WhenAbsent, call_timeout, no_responder,
+    Call, CallAnswer, CallState, Claimed, NewCall, OFFER_TIME, PENDING_CALLS, STANDING_OFFERS, WhenAbsent,
+    call_timeout, no_responder,
 };
 use switchboard_model::connection::NewConnection;
 use switchboard_model::feed::{SignalKind, TickRequest};
@@ -365,4 +366,28 @@ pub(crate) async fn calls_that_ended_are_forgotten_after_their_time(backend: &dy
     }
     assert_eq!(stores.calls.find(ended[0]).await.unwrap(), None);
     assert_eq!(found(&stores, open.id).await, open);
+}
+
+pub(crate) async fn the_offers_of_one_user_are_bounded_and_hide_no_other(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let instance = replica(&stores, LONG).await;
+    for who in ["ann", "bob"] {
+        open(&stores, &instance, &user(who)).await;
+    }
+    let mut oldest = Vec::new();
+    for n in 0..=STANDING_OFFERS {
+        let made = make(&stores, &new_call()).await.id;
+        oldest.extend((n < STANDING_OFFERS).then_some(made));
+    }
+    let of_bob = make(&stores, &NewCall { user_id: user("bob"), ..new_call() }).await.id;
+    let told: Vec<CallId> = until(
+        async || stores.calls.offers(&[user("ann"), user("bob")]).await.unwrap(),
+        |offers| offers.len() > STANDING_OFFERS as usize,
+    )
+    .await
+    .into_iter()
+    .map(|offered| offered.offer.call_id)
+    .collect();
+    oldest.push(of_bob);
+    assert_eq!(told, oldest, "the oldest of each, by the time of their making");
 }

@@ -272,6 +272,7 @@ cases! { $
         a_client_can_answer_that_it_could_not, a_call_expires_at_its_deadline, a_batch_moves_no_more_than_it_is_asked,
         a_repeated_request_for_a_call_is_replayed, next_due_names_the_offer_and_then_the_deadline,
         a_new_connection_learns_of_what_nobody_has_claimed, calls_that_ended_are_forgotten_after_their_time,
+        the_offers_of_one_user_are_bounded_and_hide_no_other,
     }
     call_races {
         parallel_claims_have_one_winner, parallel_claims_of_one_connection_get_one_token, parallel_answers_count_once,
@@ -350,6 +351,7 @@ cases! { $
         of_two_producers_only_the_new_one_writes, an_abandoned_append_is_repeated_without_a_trace,
         readers_never_see_an_end_without_its_last_chunk, batches_in_opposite_order_do_not_block_each_other,
         equal_openings_of_a_run_agree_on_one_stream, interrupters_and_late_appends_agree_on_one_end,
+        chunks_without_a_number_are_all_kept,
     }
     audit {
         an_entry_reads_back_as_it_was_written, every_administrative_write_leaves_its_entry,

@@ -2,7 +2,7 @@
 
 use rand::Rng as _;
 use switchboard_model::ids::RunId;
-use switchboard_model::stream::{StreamPage, StreamState};
+use switchboard_model::stream::{StreamAppend, StreamPage, StreamState};
 use switchboard_store_api::{StoreError, Stores, StreamAppendOutcome};
 
 use crate::Backend;
@@ -178,4 +178,35 @@ async fn insist(stores: &Stores, wanted: switchboard_model::stream::StreamAppend
             Err(error) => panic!("{error:?}"),
         }
     }
+}
+
+pub(crate) async fn chunks_without_a_number_are_all_kept(backend: &dyn Backend) {
+    let stores = replicas(backend, 2).await;
+    let opened = open(&stores[0], &new_stream()).await;
+    // Two of each batch are for the same stream, and several batches come at once.
+    contend(&stores, 6, |stores, number| {
+        let at_end = |text: String| StreamAppend { first: None, ..chunks(&opened, 1, &[text.as_bytes()]) };
+        let batches: Vec<_> =
+            (0..CHUNKS).map(|n| [at_end(format!("{number}.{n}a ")), at_end(format!("{number}.{n}b "))]).collect();
+        async move {
+            for batch in batches {
+                let outcomes = stores.streams.append(&batch).await.unwrap();
+                let [StreamAppendOutcome::Appended { tail: first, .. }, StreamAppendOutcome::Appended { tail, .. }] =
+                    outcomes.as_slice()
+                else {
+                    panic!("{outcomes:?}")
+                };
+                assert_eq!(*tail, first + 1);
+            }
+        }
+    })
+    .await;
+    let page = read(&stores[1], opened.stream.id).await;
+    assert_eq!(page.stream.tail, 2 * 6 * CHUNKS);
+    let found = text(&page);
+    let mut words: Vec<&str> = found.split_whitespace().collect();
+    let count = words.len();
+    words.sort_unstable();
+    words.dedup();
+    assert_eq!((count, words.len()), (360, 360), "none is lost and none is doubled");
 }

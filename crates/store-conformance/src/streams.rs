@@ -43,7 +43,7 @@ pub(crate) async fn open(stores: &Stores, stream: &NewStream) -> OpenedStream {
 /// Chunks for a stream from number `first` on.
 pub(crate) fn chunks(opened: &OpenedStream, first: i64, chunks: &[&[u8]]) -> StreamAppend {
     let chunks = chunks.iter().map(|chunk| chunk.to_vec()).collect();
-    StreamAppend { stream: opened.stream.id, fence: opened.fence, first, chunks, end: None }
+    StreamAppend { stream: opened.stream.id, fence: opened.fence, first: Some(first), chunks, end: None }
 }
 
 /// The same, after which the stream ends.
@@ -214,7 +214,7 @@ pub(crate) async fn many_streams_are_written_in_one_commit(backend: &dyn Backend
         })
         .collect();
     // The bad ones do not disturb the others.
-    appends[50].first = 7;
+    appends[50].first = Some(7);
     appends[100].fence = Fence(0);
     appends[150].stream = StreamId::new();
     let outcomes = stores.streams.append(&appends).await.unwrap();

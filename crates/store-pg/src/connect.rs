@@ -10,6 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind};
 use switchboard_model::ids::InstanceId;
+use switchboard_model::span::Span;
 use switchboard_store_api::{News, ScheduleClock, StoreResult, Stores};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -193,6 +194,15 @@ impl Database {
     /// Takes the connection that work cannot exhaust, for a single statement.
     pub(crate) async fn vital_session(&self) -> StoreResult<Session> {
         self.session_of(&self.vital).await
+    }
+
+    /// Deletes by a statement that takes an age in milliseconds and how many rows at most; returns how many it deleted.
+    pub(crate) async fn delete_old(&self, statement: &'static str, age: Span, limit: u32) -> StoreResult<u64> {
+        let mut session = self.session().await?;
+        let deleting = sqlx::query(statement).bind(age.as_millis_i64()).bind(i64::from(limit));
+        let deleted = deleting.execute(&mut *session).await.map_err(fault)?.rows_affected();
+        session.commit().await?;
+        Ok(deleted)
     }
 
     async fn session_of(&self, pool: &PgPool) -> StoreResult<Session> {

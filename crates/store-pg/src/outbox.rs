@@ -60,24 +60,14 @@ impl OutboxStore for Outbox {
 
     #[tracing::instrument(name = "db.outbox.sweep", level = "debug", skip_all)]
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
-        let mut session = self.0.session().await?;
-        let deleted = sqlx::query(
-            "-- outbox.sweep
+        let statement = "-- outbox.sweep
              WITH old AS MATERIALIZED (
                  SELECT id FROM switchboard.outbox_failed
                  WHERE failed_at < statement_timestamp() - $1 * interval '1 millisecond'
                  ORDER BY failed_at LIMIT $2 FOR UPDATE SKIP LOCKED
              )
-             DELETE FROM switchboard.outbox_failed AS entry USING old WHERE entry.id = old.id",
-        )
-        .bind(age.as_millis_i64())
-        .bind(i64::from(limit))
-        .execute(&mut *session)
-        .await
-        .map_err(fault)?
-        .rows_affected();
-        session.commit().await?;
-        Ok(deleted)
+             DELETE FROM switchboard.outbox_failed AS entry USING old WHERE entry.id = old.id";
+        self.0.delete_old(statement, age, limit).await
     }
 }
 

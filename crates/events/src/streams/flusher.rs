@@ -162,8 +162,11 @@ impl Streams {
         if let Ok(StreamAppendOutcome::Appended { tail, .. }) = outcome {
             metrics::counter!("switchboard_streams_chunks_total").increment(append.chunks.len() as u64);
             if let Some(topic) = self.topic(append.stream) {
-                if tail + 1 == append.first + append.chunks.len() as i64 {
-                    topic.appended(append.first, &append.chunks);
+                // Where chunks without a number went is learned from the signal, as on other replicas.
+                if let Some(first) = append.first
+                    && tail + 1 == first + append.chunks.len() as i64
+                {
+                    topic.appended(first, &append.chunks);
                 }
                 if append.end.is_some() {
                     topic.mark();

@@ -210,7 +210,7 @@ impl Buffer {
             StreamContent::Text => text_chunks(&String::from_utf8_lossy(&pending)),
             StreamContent::Binary => pending.chunks(CHUNK_BYTES).map(<[u8]>::to_vec).collect(),
         };
-        StreamAppend { stream: self.stream, fence: self.fence, first, chunks, end }
+        StreamAppend { stream: self.stream, fence: self.fence, first: Some(first), chunks, end }
     }
 
     /// Takes note of what became of what was taken.

@@ -170,7 +170,7 @@ async fn a_producer_learns_that_somebody_else_has_taken_over() {
         stream: writer.id(),
         // The fences of a fresh database begin at 1.
         fence: switchboard_model::ids::Fence(1),
-        first: 1,
+        first: None,
         chunks: vec![],
         end: Some(end(StreamState::Cancelled)),
     };

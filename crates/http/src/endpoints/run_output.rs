@@ -153,7 +153,6 @@ pub(crate) async fn append(
 
 /// Makes the append of chunks by the holder of the lease of a run; without a number they go to the end.
 fn added(stream: &Stream, run: &Run, first: Option<i64>, chunks: Vec<Vec<u8>>) -> StreamAppend {
-    let first = first.unwrap_or(0);
     StreamAppend { stream: stream.id, fence: run.fence, first, chunks, end: None }
 }
 

@@ -149,7 +149,7 @@ pub(crate) async fn append(
     check_end(end.as_ref())?;
     let content = if chunks.is_empty() { StreamContent::Text } else { existing(&app, id).await?.content };
     let chunks = decoded(content, first, chunks)?;
-    store(&app, StreamAppend { stream: id, fence, first, chunks, end }).await
+    store(&app, StreamAppend { stream: id, fence, first: Some(first), chunks, end }).await
 }
 
 /// Ends a stream.
@@ -161,7 +161,7 @@ pub(crate) async fn close(
     let StreamCloseRequest { fence, state, reason } = request;
     let end = StreamEnd { state, reason };
     check_end(Some(&end))?;
-    store(&app, StreamAppend { stream: id, fence, first: 1, chunks: Vec::new(), end: Some(end) }).await
+    store(&app, StreamAppend { stream: id, fence, first: None, chunks: Vec::new(), end: Some(end) }).await
 }
 
 /// Asks the producer of a stream to stop.

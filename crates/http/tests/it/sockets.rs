@@ -335,6 +335,28 @@ async fn a_socket_hangs_on_the_token_that_it_showed_last() {
 }
 
 #[tokio::test]
+async fn another_token_does_not_free_a_socket_from_what_gave_it_its_grants() {
+    let server = Server::boot().await;
+    let ann = server.replica.user("ann", UserRole::User).await;
+    let made = server.replica.ask("POST", "/api/v1/api-keys", r#"{"name":"k","scopes":["admin"]}"#).await.json();
+    let own = server.replica.login("ann").await.access_token;
+    let mut sockets = Vec::new();
+    for grants in [json!({"publish": ["lobby"]}), json!({})] {
+        let body = json!({"user_id": ann.id, "grants": grants}).to_string();
+        let minted = server.replica.ask_as(made["secret"].as_str().unwrap(), "POST", "/api/v1/ws/ticket", &body).await;
+        let minted = minted.json();
+        let ticket = minted["ticket"].as_str().unwrap_or_else(|| panic!("{minted}"));
+        let mut socket = server.upgrade(&format!("?ticket={ticket}"), &[]).await.unwrap().0;
+        assert!(ask(&mut socket, json!({"id": 1, "op": "auth", "token": own})).await["error"].is_null());
+        sockets.push(socket);
+    }
+    let path = format!("/api/v1/api-keys/{}", made["key"]["id"].as_str().unwrap());
+    assert_eq!(server.replica.ask("DELETE", &path, "").await.status, 204);
+    assert_eq!(close_code(&mut sockets[0]).await, CloseCode::SessionRevoked.number());
+    assert!(ask(&mut sockets[1], json!({"id": 2, "op": "ping"})).await["error"].is_null(), "it has nothing of the key");
+}
+
+#[tokio::test]
 async fn a_token_of_somebody_else_ends_the_socket() {
     let server = Server::boot().await;
     let bob = server.replica.token("bob", UserRole::User).await;

@@ -137,24 +137,14 @@ impl CallStore for Calls {
 
     #[tracing::instrument(name = "db.calls.sweep", level = "debug", skip_all)]
     async fn sweep(&self, age: Span, limit: u32) -> StoreResult<u64> {
-        let mut session = self.0.session().await?;
-        let deleted = sqlx::query(
-            "-- calls.sweep
+        let statement = "-- calls.sweep
              WITH old AS MATERIALIZED (
                  SELECT id FROM switchboard.calls
                  WHERE ended_at < statement_timestamp() - $1 * interval '1 millisecond'
                  ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED
              )
-             DELETE FROM switchboard.calls AS call USING old WHERE call.id = old.id",
-        )
-        .bind(age.as_millis_i64())
-        .bind(i64::from(limit))
-        .execute(&mut *session)
-        .await
-        .map_err(fault)?
-        .rows_affected();
-        session.commit().await?;
-        Ok(deleted)
+             DELETE FROM switchboard.calls AS call USING old WHERE call.id = old.id";
+        self.0.delete_old(statement, age, limit).await
     }
 }
 

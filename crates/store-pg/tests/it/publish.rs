@@ -370,3 +370,23 @@ async fn a_room_that_somebody_holds_is_relayed_last_and_holds_no_other_up() {
     assert_eq!(payloads(&stores, "busy").await, ["1"]);
     backend.close().await;
 }
+
+#[tokio::test]
+async fn a_transaction_for_many_rooms_is_relayed_a_bounded_part_at_a_time() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let mut transaction = backend.database.pool().begin().await.unwrap();
+    for n in 0..250 {
+        publish(&mut transaction, &format!("user:{n}"), &n.to_string()).await;
+    }
+    transaction.commit().await.unwrap();
+    // Rooms that are not there yet are made by the pass that needs them, and by no earlier one.
+    for made in [100, 200, 250] {
+        relay(&stores).await;
+        assert_eq!(backend.database.count("SELECT count(*) FROM switchboard.rooms").await, made);
+    }
+    assert_eq!(relay(&stores).await, report(0, 0));
+    for n in 0..250 {
+        assert_eq!(payloads(&stores, &format!("user:{n}")).await, [n.to_string()]);
+    }
+}
