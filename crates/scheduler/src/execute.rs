@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -15,7 +14,7 @@ use switchboard_model::run::{Ending, Finish, LeasedRun};
 use switchboard_model::span::Span;
 use switchboard_model::stream::StreamEnd;
 use switchboard_store_api::Renewal;
-use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,6 +25,7 @@ use crate::finish::Ended;
 use crate::lease::{Held, Lease};
 use crate::meters;
 use crate::observer::Wakes;
+use crate::place::Place;
 
 /// How long an action may take to notice that it is to stop; then it is dropped where it stands.
 const STOP_GRACE: Duration = Duration::from_millis(500);
@@ -57,25 +57,18 @@ impl Executor {
     /// Starts a run whose lease was asked for at `asked`.
     pub(crate) fn start(self: &Arc<Self>, run: LeasedRun, asked: Instant, permit: Option<OwnedSemaphorePermit>) {
         let lease = self.held.insert(Renewal { id: run.id, fence: run.fence }, asked);
+        let place = Place { lease, permit, in_flight: self.work.token() };
         let span = tracing::info_span!("scheduler.run", run = %run.id, task = %run.task_name, attempt = run.attempt);
         let executor = self.clone();
-        let task = async move {
-            executor.execute(&run, &lease).await;
-            drop((lease, permit));
-            executor.wakes.progress.send_modify(|progress| progress.attempts += 1);
-            if executor.wakes.wants_permits.load(Ordering::SeqCst) {
-                executor.wakes.dispatch.now();
-            }
-        };
-        self.tracker.spawn(self.work.track_future(task.instrument(span)));
+        self.tracker.spawn(async move { executor.execute(&run, place).await }.instrument(span));
     }
 
-    async fn execute(&self, run: &LeasedRun, lease: &Arc<Lease>) {
+    async fn execute(&self, run: &LeasedRun, place: Place) {
         let output = self.output.begin(run);
-        let Some(ending) = self.attempt(run, lease, &output).await else {
+        let Some(ending) = self.attempt(run, &place.lease, &output).await else {
             meters::lost();
             tracing::warn!("lease lost, the result is dropped");
-            return;
+            return self.wakes.free([place]);
         };
         // Whatever an action brings back is stored and shown; this is the one place where all of it passes.
         let ending = ending.redacted(&Redactor::of(&run.action));
@@ -84,12 +77,10 @@ impl Executor {
         }
         // Before the run ends: nobody is to find it ended and its output open.
         output.end(StreamEnd::of_attempt(&ending)).await;
-        let (settled, answer) = oneshot::channel();
-        let finish = Finish { id: run.id, fence: run.fence, ending };
-        let ended = Ended { finish, lease: lease.clone(), settled };
-        // The finisher goes on until the last executor is gone, and drops what it has dealt with.
-        if self.finishes.send(ended).await.is_ok() {
-            drop(answer.await);
+        let ended = Ended { finish: Finish { id: run.id, fence: run.fence, ending }, place };
+        // The finisher goes on until the last executor is gone.
+        if let Err(mpsc::error::SendError(ended)) = self.finishes.send(ended).await {
+            self.wakes.free([ended.place]);
         }
     }
 

@@ -17,6 +17,7 @@ mod lease;
 mod loops;
 mod meters;
 mod observer;
+mod place;
 mod promote;
 mod pull;
 mod recover;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use switchboard_model::Timestamp;
 use switchboard_model::feed::{Signal, SignalKind, Tick};
 use switchboard_model::identity::PoolName;
+use switchboard_store_api::News;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -101,14 +102,19 @@ impl SchedulerObserver {
         }
     }
 
+    /// Takes note of news, which come before the tick that brings them, too. Never blocks.
+    pub fn hear(&self, news: &News) {
+        if let News::Signal(Signal { kind: SignalKind::PoolQueued, key, .. }) = news
+            && self.pools.iter().any(|pool| pool.as_str() == key)
+        {
+            self.wakes.dispatch.now();
+        }
+    }
+
     fn note(&self, signal: &Signal) {
         match signal.kind {
-            SignalKind::PoolQueued => {
-                self.wakes.pulls.queued(&signal.key);
-                if self.pools.iter().any(|pool| pool.as_str() == signal.key) {
-                    self.wakes.dispatch.now();
-                }
-            }
+            // The pools of this replica wake their loop by what the same read finds in them, not by what once came in.
+            SignalKind::PoolQueued => self.wakes.pulls.queued(&signal.key),
             SignalKind::RunCancelled => {
                 self.wakes.cancels.fetch_add(1, Ordering::SeqCst);
                 if signal.key.parse().is_ok_and(|run| self.held.holds(run)) {
@@ -218,9 +224,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn queues_of_other_pools_wake_nothing() {
         let observer = observer();
-        observer.observe(&signal(SignalKind::PoolQueued, "light"));
+        let queued = |pool: &str| {
+            News::Signal(Signal { kind: SignalKind::PoolQueued, key: pool.to_owned(), pos: 0, body: None })
+        };
+        observer.hear(&queued("light"));
         assert_eq!(woken(&observer).await, "");
+        observer.hear(&queued("heavy"));
+        assert_eq!(woken(&observer).await, "d");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_queued_and_is_leased_wakes_nothing() {
+        let observer = observer();
         observer.observe(&signal(SignalKind::PoolQueued, "heavy"));
+        assert_eq!(woken(&observer).await, "");
+        observer.observe(&Tick {
+            next: NextDue { has_queued: true, ..NextDue::default() },
+            ..signal(SignalKind::PoolQueued, "heavy")
+        });
         assert_eq!(woken(&observer).await, "d");
     }
 

@@ -18,7 +18,7 @@ use switchboard_model::secret_text::SecretText;
 use switchboard_scheduler::{
     ActionRunner, HistoryAges, Scheduler, SchedulerHandle, SchedulerObserver, SchedulerOptions, SystemRunner,
 };
-use switchboard_store_api::{Stores, WriteContext};
+use switchboard_store_api::{News, Stores, WriteContext};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -73,12 +73,16 @@ impl App {
     }
 }
 
-/// Passes ticks on to the scheduler, which knows no bus.
+/// Passes ticks and news on to the scheduler, which knows no bus.
 struct SchedulerTicks(SchedulerObserver);
 
 impl FeedObserver for SchedulerTicks {
     fn observe(&self, tick: &Tick) {
         self.0.observe(tick);
+    }
+
+    fn hear(&self, news: &News) {
+        self.0.hear(news);
     }
 }
 

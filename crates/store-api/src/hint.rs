@@ -21,7 +21,7 @@ pub struct HintState {
     pub mode: ListenerMode,
 }
 
-/// What a hint of another replica carries, so that nothing has to be read.
+/// What a hint carries, or a commit of this replica has brought, so that nothing has to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum News {
@@ -34,7 +34,7 @@ pub enum News {
         /// The event.
         event: StoredEvent,
     },
-    /// A signal that is in no table.
+    /// A signal; whether it is in the table, too, depends on its kind.
     Signal(Signal),
 }
 

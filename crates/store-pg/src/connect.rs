@@ -20,8 +20,9 @@ use crate::hints::{self, Hints};
 use crate::link::Link;
 use crate::{feed, migrate};
 
-/// Connections that a replica opens beside its pool: one for renewals and pings, one that listens.
-pub const CONNECTIONS_BESIDE_POOL: u32 = 2;
+/// Connections that a replica opens beside its pool: one for renewals and pings, one that reads the feed, one that
+/// listens.
+pub const CONNECTIONS_BESIDE_POOL: u32 = 3;
 
 /// How long a caller waits for a connection.
 pub(crate) const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -35,7 +36,14 @@ const SETTINGS: &str = "
     SET idle_in_transaction_session_timeout = '5s';
     SET default_transaction_isolation = 'read committed';
     SET jit = off";
+/// For sessions of few statements, whose plans do not depend on parameters: to plan one of them each time costs as much
+/// as to run it.
+const PLAN_ONCE: &str = "SET plan_cache_mode = force_generic_plan";
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+/// The same for a transaction.
+const BEGIN_PLANNED: &str = "
+    BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+    SET LOCAL plan_cache_mode = force_generic_plan";
 /// Behind a transaction pooler a session setting would reach somebody else's transactions.
 const BEGIN_POOLED: &str = "
     BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
@@ -167,7 +175,9 @@ pub async fn open(options: &PgOptions, tracker: &TaskTracker, stop: Cancellation
 pub(crate) struct Database {
     work: PgPool,
     vital: PgPool,
+    feed: PgPool,
     begin: &'static str,
+    begin_planned: &'static str,
     is_pooled: bool,
     pub(crate) hints: Hints,
     /// Where connections go back to their pool.
@@ -178,12 +188,15 @@ pub(crate) struct Database {
 impl Database {
     async fn connect(options: &PgOptions, tracker: TaskTracker) -> Result<Self, OpenError> {
         let target = options.pool_target()?;
-        let work = pool(options.pool_size.max(1), options.pooled).connect_lazy_with(target.clone());
-        let vital = pool(1, options.pooled).connect_lazy_with(target);
+        let settings: &[&str] = if options.pooled { &[] } else { &[SETTINGS] };
+        let settings_of_few: &[&str] = if options.pooled { &[] } else { &[SETTINGS, PLAN_ONCE] };
+        let work = pool(options.pool_size.max(1), settings).connect_lazy_with(target.clone());
+        let vital = pool(1, settings_of_few).connect_lazy_with(target.clone());
+        let feed = pool(1, settings_of_few).connect_lazy_with(target);
         work.acquire().await.map_err(|error| OpenError::Connect(error.into()))?;
-        let begin = if options.pooled { BEGIN_POOLED } else { BEGIN };
-        let schedule_clock = options.schedule_clock.clone();
-        Ok(Self { work, vital, begin, is_pooled: options.pooled, hints: Hints::new(options), tracker, schedule_clock })
+        let (begin, begin_planned) = if options.pooled { (BEGIN_POOLED, BEGIN_POOLED) } else { (BEGIN, BEGIN_PLANNED) };
+        let (hints, schedule_clock) = (Hints::new(options), options.schedule_clock.clone());
+        Ok(Self { work, vital, feed, begin, begin_planned, is_pooled: options.pooled, hints, tracker, schedule_clock })
     }
 
     /// Takes a connection for a single statement.
@@ -194,6 +207,11 @@ impl Database {
     /// Takes the connection that work cannot exhaust, for a single statement.
     pub(crate) async fn vital_session(&self) -> StoreResult<Session> {
         self.session_of(&self.vital).await
+    }
+
+    /// Takes the connection of the change feed, for a single statement.
+    pub(crate) async fn feed_session(&self) -> StoreResult<Session> {
+        self.session_of(&self.feed).await
     }
 
     /// Deletes by a statement that takes an age in milliseconds and how many rows at most; returns how many it deleted.
@@ -220,23 +238,28 @@ impl Database {
 
     /// Begins a transaction.
     pub(crate) async fn begin(&self) -> StoreResult<Tx> {
-        self.begin_on(&self.work).await
+        self.begin_on(&self.work, self.begin).await
+    }
+
+    /// Begins a transaction of statements whose plans do not depend on their parameters: each connection plans them once.
+    pub(crate) async fn begin_planned(&self) -> StoreResult<Tx> {
+        self.begin_on(&self.work, self.begin_planned).await
     }
 
     /// Begins a transaction on the connection that work cannot exhaust.
     pub(crate) async fn begin_vital(&self) -> StoreResult<Tx> {
-        self.begin_on(&self.vital).await
+        self.begin_on(&self.vital, self.begin).await
     }
 
-    async fn begin_on(&self, pool: &PgPool) -> StoreResult<Tx> {
+    async fn begin_on(&self, pool: &PgPool, begin: &'static str) -> StoreResult<Tx> {
         let mut inner = self.link(pool).await?;
-        inner.begin(self.begin).await.map_err(fault)?;
+        inner.begin(begin).await.map_err(fault)?;
         let (hints, schedule_clock) = (self.hints.clone(), self.schedule_clock.clone());
         Ok(Tx { inner, hints, schedule_clock, signals: Vec::new(), has_signalled: false, news: Vec::new() })
     }
 }
 
-fn pool(size: u32, pooled: bool) -> PgPoolOptions {
+fn pool(size: u32, settings: &'static [&'static str]) -> PgPoolOptions {
     let options = PgPoolOptions::new().max_connections(size).acquire_timeout(ACQUIRE_TIMEOUT);
     // Trying every connection before its use would cost each operation a round trip.
     let options = options.test_before_acquire(false).before_acquire(|connection, meta| {
@@ -247,11 +270,13 @@ fn pool(size: u32, pooled: bool) -> PgPoolOptions {
             Ok(true)
         })
     });
-    if pooled {
-        return options;
-    }
-    options.after_connect(|connection, _| {
-        Box::pin(async move { sqlx::raw_sql(SETTINGS).execute(connection).await.map(|_| ()) })
+    options.after_connect(move |connection, _| {
+        Box::pin(async move {
+            for statement in settings {
+                sqlx::raw_sql(*statement).execute(&mut *connection).await?;
+            }
+            Ok(())
+        })
     })
 }
 
@@ -346,6 +371,7 @@ impl Tx {
             self.has_signalled = true;
         }
         self.inner.commit().await.map_err(fault)?;
+        self.hints.tell_here(self.signals);
         self.hints.tell(&self.news);
         if self.has_signalled {
             self.hints.raise();

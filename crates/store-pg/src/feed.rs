@@ -112,7 +112,7 @@ impl Feed {
     async fn read(&self, previous: Option<&FeedCursor>, request: &TickRequest) -> StoreResult<TickRow> {
         let previous = previous.and_then(|cursor| cursor.0.parse::<Cursor>().ok());
         let pools: Vec<&str> = request.pools.iter().map(|pool| pool.as_str()).collect();
-        let mut session = self.0.session().await?;
+        let mut session = self.0.feed_session().await?;
         // Signals of a transaction that is in progress now are invisible now, and are covered by the
         // next tick: their xid is in progress in, or above, the snapshot that this tick returns. The
         // bound at the top keeps out rows that a logical restore brought from another cluster. What a

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use metrics::Counter;
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
-use switchboard_model::feed::{ListenerMode, Signal};
+use switchboard_model::feed::{ListenerMode, Signal, SignalKind};
 use switchboard_model::ids::InstanceId;
 use switchboard_model::json_text::JsonText;
 use switchboard_store_api::{HintReceiver, HintSender, News, StoreResult, hint_channel};
@@ -80,6 +80,14 @@ impl Hints {
         if self.outgoing.has_listeners() {
             self.outgoing.waiting().look = true;
             self.outgoing.ask.notify_one();
+        }
+    }
+
+    /// Tells this replica, after a commit, of the pools into which it has brought runs, so that their way to a worker
+    /// here is not one read of the feed longer.
+    pub(crate) fn tell_here(&self, signals: Vec<Signal>) {
+        for signal in signals.into_iter().filter(|signal| signal.kind == SignalKind::PoolQueued) {
+            self.local.tell(News::Signal(signal));
         }
     }
 

@@ -185,7 +185,13 @@ impl WebhookStore for Webhooks {
                  SELECT id FROM switchboard.webhook_secrets AS secret
                  WHERE expires_at <= statement_timestamp()
                     OR (NOT EXISTS (SELECT FROM switchboard.tasks WHERE id = secret.task_id AND deleted_at IS NULL)
-                        AND NOT EXISTS (SELECT FROM switchboard.runs AS run WHERE run.task_id = secret.task_id))
+                        AND NOT EXISTS (
+                            SELECT FROM switchboard.runs
+                            WHERE task_id = secret.task_id AND state IN ('scheduled', 'queued', 'waiting', 'running')
+                            UNION ALL
+                            SELECT FROM switchboard.runs
+                            WHERE task_id = secret.task_id AND state IN ('succeeded', 'failed', 'cancelled', 'dead')
+                        ))
                  LIMIT $1 FOR UPDATE SKIP LOCKED
              )
              DELETE FROM switchboard.webhook_secrets AS secret USING dead WHERE secret.id = dead.id",

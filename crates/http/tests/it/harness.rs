@@ -22,7 +22,7 @@ use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::TokenResponse;
 use switchboard_model::wire::problem::Problem;
 use switchboard_scheduler::{HistoryAges, Scheduler, SchedulerObserver, SchedulerOptions};
-use switchboard_store_api::WriteContext;
+use switchboard_store_api::{News, WriteContext};
 use switchboard_store_sqlite::{SqliteOptions, open};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,10 @@ struct Ticks(SchedulerObserver);
 impl FeedObserver for Ticks {
     fn observe(&self, tick: &Tick) {
         self.0.observe(tick);
+    }
+
+    fn hear(&self, news: &News) {
+        self.0.hear(news);
     }
 }
 

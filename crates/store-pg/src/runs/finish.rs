@@ -56,7 +56,7 @@ async fn finish_batch(database: &Arc<Database>, finishes: &[Finish]) -> StoreRes
     if finishes.is_empty() {
         return Ok(Vec::new());
     }
-    let mut tx = database.begin().await?;
+    let mut tx = database.begin_planned().await?;
     let mut runs = end(&mut tx, finishes).await?;
     let mut changes = Vec::new();
     let mut left = Vec::new();

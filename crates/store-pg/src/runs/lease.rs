@@ -105,7 +105,7 @@ pub(super) async fn lease(database: &Arc<Database>, request: &LeaseRequest) -> S
 }
 
 async fn serve(database: &Arc<Database>, request: &LeaseRequest) -> StoreResult<Served> {
-    let mut tx = database.begin().await?;
+    let mut tx = database.begin_planned().await?;
     let mut pass = pick(&mut tx, request, None).await?;
     if !pass.is_new {
         let held = request::repeat(&mut tx, request).await?;

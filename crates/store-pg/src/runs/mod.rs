@@ -73,11 +73,25 @@ impl RunStore for Runs {
         // Not persistent, so that it is planned for the filter at hand: each has an index of its own.
         let rows: Vec<RunRow> = sqlx::query_as(
             "-- runs.list
+             WITH page AS (
+                 (SELECT * FROM switchboard.runs
+                  WHERE $1 IS NULL AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
+                  ORDER BY id DESC LIMIT $4)
+                 UNION ALL
+                 (SELECT * FROM switchboard.runs
+                  WHERE task_id = $1 AND state IN ('scheduled', 'queued', 'waiting', 'running')
+                    AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
+                  ORDER BY id DESC LIMIT $4)
+                 UNION ALL
+                 (SELECT * FROM switchboard.runs
+                  WHERE task_id = $1 AND state IN ('succeeded', 'failed', 'cancelled', 'dead')
+                    AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
+                  ORDER BY id DESC LIMIT $4)
+             )
              SELECT id, task_id, state, trigger, pool, priority, run_at, scheduled_for, attempt, max_attempts, fence,
                     leased_by, lease_until, deadline_at, cancel_requested_at, key, pace_key, start_by, dedupe_key, created_at,
                     started_at, finished_at, input, result, error
-             FROM switchboard.runs LEFT JOIN switchboard.run_details ON run_id = id
-             WHERE ($1 IS NULL OR task_id = $1) AND ($2 IS NULL OR state = $2) AND ($3 IS NULL OR id < $3)
+             FROM page LEFT JOIN switchboard.run_details ON run_id = id
              ORDER BY id DESC LIMIT $4",
         )
         .bind(filter.task_id.map(|id| id.as_uuid()))

@@ -24,7 +24,7 @@ pub(super) async fn trigger(
     context: &WriteContext,
     run: &NewRun,
 ) -> StoreResult<Written<TriggerOutcome>> {
-    let mut tx = database.begin().await?;
+    let mut tx = database.begin_planned().await?;
     if let Some(before) = claim(&mut tx, context, run.id.as_uuid()).await? {
         return tx.undo(before).await;
     }

@@ -90,7 +90,13 @@ pub(super) async fn delete(database: &Arc<Database>, context: &WriteContext, id:
          WITH unneeded AS (
              DELETE FROM switchboard.webhook_secrets AS secret
              WHERE task_id = $1
-               AND (purpose <> $2 OR NOT EXISTS (SELECT FROM switchboard.runs AS run WHERE run.task_id = $1))
+               AND (purpose <> $2 OR NOT EXISTS (
+                        SELECT FROM switchboard.runs AS run
+                        WHERE run.task_id = $1 AND run.state IN ('scheduled', 'queued', 'waiting', 'running')
+                        UNION ALL
+                        SELECT FROM switchboard.runs AS run
+                        WHERE run.task_id = $1 AND run.state IN ('succeeded', 'failed', 'cancelled', 'dead')
+                   ))
          )
          UPDATE switchboard.tasks
          SET deleted_at = clock_timestamp(), is_active = false, next_run_at = NULL, version = version + 1

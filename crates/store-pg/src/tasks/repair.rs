@@ -142,7 +142,13 @@ pub(super) async fn sweep(database: &Arc<Database>, age: Span, limit: u32) -> St
          WITH old AS MATERIALIZED (
              SELECT id FROM switchboard.tasks AS task
              WHERE deleted_at IS NOT NULL AND deleted_at < statement_timestamp() - $1 * interval '1 millisecond'
-               AND NOT EXISTS (SELECT FROM switchboard.runs WHERE task_id = task.id)
+               AND NOT EXISTS (
+                   SELECT FROM switchboard.runs
+                   WHERE task_id = task.id AND state IN ('scheduled', 'queued', 'waiting', 'running')
+                   UNION ALL
+                   SELECT FROM switchboard.runs
+                   WHERE task_id = task.id AND state IN ('succeeded', 'failed', 'cancelled', 'dead')
+               )
                AND NOT EXISTS (SELECT FROM switchboard.task_skips WHERE task_id = task.id)
              ORDER BY deleted_at LIMIT $2 FOR UPDATE SKIP LOCKED
          ),

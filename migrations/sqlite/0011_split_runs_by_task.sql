@@ -1,0 +1,2 @@
+-- Nothing: SQLite writes an index only when what it holds changes.
+SELECT 1;
