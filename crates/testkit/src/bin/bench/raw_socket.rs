@@ -73,7 +73,7 @@ impl RawSocket {
     }
 }
 
-fn contains(text: &[u8], part: &[u8]) -> bool {
+pub(crate) fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|window| window == part)
 }
 
