@@ -11,7 +11,6 @@ mod flood;
 mod idle;
 mod jobs;
 mod plans;
-mod raw_socket;
 mod report;
 mod start;
 mod streams;

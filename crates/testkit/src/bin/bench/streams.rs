@@ -14,7 +14,6 @@ use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
 use crate::Bench;
-use crate::raw_socket::contains;
 use crate::report::{Report, median, quantile};
 
 const PRODUCERS: u32 = 200;
@@ -27,6 +26,8 @@ const CHUNKS: u32 = 250;
 const CHUNK_BYTES: usize = 64;
 /// How many readers come back, one after the other, while all of that goes on.
 const RESUMES: u32 = 100;
+/// What each chunk begins with for a reader.
+const CHUNK_EVENT: &[u8] = b"event: chunk";
 /// How many chunks a reader has missed: those of a second.
 const MISSED: i64 = 25;
 
@@ -34,7 +35,7 @@ pub(crate) async fn measure(bench: &Bench) -> Report {
     let (mut ours, mut yardstick) = (Vec::new(), Vec::new());
     let (mut p50, mut resumed_p50, mut resumed_p99) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.repeats {
-        let cluster = bench.cluster(2).env("SWITCHBOARD_LIMITS__REQUESTS", "1000000/1s").await;
+        let cluster = bench.cluster(2).await;
         yardstick.push(quantile(&insert(cluster.database().pool()).await, 0.99));
         let (stored, resumed) = load(&cluster).await;
         ours.push(quantile(&stored, 0.99));
@@ -107,12 +108,8 @@ async fn produce(
     for chunk in 0..CHUNKS {
         let due = due(began, number, chunk);
         sleep_until(due).await;
-        let body = format!(
-            r#"{{"fence":{},"first":{},"chunks":["{}"]}}"#,
-            opened.fence.0,
-            chunk + 1,
-            "x".repeat(CHUNK_BYTES)
-        );
+        let body =
+            format!(r#"{{"fence":{},"first":{},"chunks":["{}"]}}"#, opened.fence.0, chunk + 1, "x".repeat(CHUNK_BYTES));
         connection.post(&mut stream, &format!("/api/v1/streams/{}/chunks", opened.stream.id), &body).await;
         stored.store(i64::from(chunk) + 1, Ordering::Relaxed);
         times.push(milliseconds_since(due));
@@ -162,7 +159,7 @@ impl Connection<'_> {
         );
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        while !contains(&answer, b"event: chunk") {
+        while !answer.windows(CHUNK_EVENT.len()).any(|part| part == CHUNK_EVENT) {
             let count = stream.read_buf(&mut answer).await.unwrap();
             assert!(count > 0, "refused: {}", String::from_utf8_lossy(&answer));
         }
