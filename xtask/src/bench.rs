@@ -25,6 +25,8 @@ enum Subject {
     Fanout,
     /// What the hints of the bus cost the commits of another application.
     Tax,
+    /// Chunks of 200 producers on one replica, and readers that resume on another.
+    Streams,
 }
 
 /// What `bench` measures, and how it tells.
@@ -52,6 +54,7 @@ pub(crate) fn run(root: &Path, options: &BenchOptions) -> anyhow::Result<()> {
         Subject::Bus => "bus",
         Subject::Fanout => "fanout",
         Subject::Tax => "tax",
+        Subject::Streams => "streams",
     };
     let server = ["build", "--release", "--package", "switchboard-server"];
     run::cargo(root, &server)?;

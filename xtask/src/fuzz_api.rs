@@ -34,7 +34,7 @@ const LEFT_OUT: &str = "api_keys_revoke";
 
 /// How the surface is fuzzed.
 #[derive(Args)]
-pub(crate) struct FuzzOptions {
+pub(crate) struct FuzzApiOptions {
     /// The database behind the server.
     #[arg(long, value_enum, default_value_t = Database::Sqlite)]
     database: Database,
@@ -59,7 +59,7 @@ enum Database {
 ///
 /// # Errors
 /// When an answer is not as documented, or something needed for the run is missing.
-pub(crate) fn run(root: &Path, options: &FuzzOptions) -> anyhow::Result<()> {
+pub(crate) fn run(root: &Path, options: &FuzzApiOptions) -> anyhow::Result<()> {
     run::cargo(root, &["build", "--package", "switchboard-server"])?;
     let target = run::target_folder()?;
     let schemathesis = install(&target)?;

@@ -3,6 +3,7 @@
 //! It must stay light, since it is built before anything else, and it knows no crate of the product.
 
 mod bench;
+mod fuzz;
 mod fuzz_api;
 mod run;
 mod soak;
@@ -15,7 +16,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchOptions;
-use crate::fuzz_api::FuzzOptions;
+use crate::fuzz::FuzzOptions;
+use crate::fuzz_api::FuzzApiOptions;
 use crate::soak::SoakOptions;
 use crate::test::Step;
 
@@ -31,7 +33,9 @@ enum Command {
     /// Runs everything that a change needs.
     Test(TestOptions),
     /// Sends the server whatever its OpenAPI document allows and forbids, and judges the answers.
-    FuzzApi(FuzzOptions),
+    FuzzApi(FuzzApiOptions),
+    /// Feeds the parsers of everything that comes from outside with inputs that reach ever more of their code.
+    Fuzz(FuzzOptions),
     /// Measures what the product does in a second, beside the least SQL that could do the same work.
     Bench(BenchOptions),
     /// Measures for a while what the tests only check; never a part of `test`.
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
     let result = match CommandLine::parse().command {
         Command::Test(options) => test::run(root, &options),
         Command::FuzzApi(options) => fuzz_api::run(root, &options),
+        Command::Fuzz(options) => fuzz::run(root, &options),
         Command::Bench(options) => bench::run(root, &options),
         Command::Soak(options) => soak::run(root, &options),
         Command::Tidy => tidy::run(root),

@@ -17,6 +17,8 @@ enum Subject {
     Realtime,
     /// Whether connections that are cut at random statements of the scheduler lose or double anything.
     Cuts,
+    /// Whether 500 sockets that read nothing cost bounded memory and delay nobody, and miss nothing when they read again.
+    SlowReaders,
 }
 
 /// What `soak` runs.
@@ -28,9 +30,9 @@ pub(crate) struct SoakOptions {
     /// How many connections are cut.
     #[arg(long, default_value_t = 500)]
     trials: u64,
-    /// How many minutes the realtime load lasts, twice.
-    #[arg(long, default_value_t = 10)]
-    minutes: u64,
+    /// How many minutes the realtime load lasts, twice, 10 unless given; how long slow readers read nothing, 5 unless given.
+    #[arg(long)]
+    minutes: Option<u64>,
     /// The seed that a failed soak has printed.
     #[arg(long)]
     seed: Option<u64>,
@@ -43,9 +45,11 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
         Subject::Realtime => {
             // Without a seed each soak draws other faults.
             let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
-            program(root, "realtime", &[options.minutes.to_string(), seed.to_string()])
+            let minutes = options.minutes.unwrap_or(10);
+            program(root, "realtime", &[minutes.to_string(), seed.to_string()])
         }
         Subject::Cuts => cuts(root, options),
+        Subject::SlowReaders => program(root, "slow-readers", &[options.minutes.unwrap_or(5).to_string()]),
     }
 }
 

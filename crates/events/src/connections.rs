@@ -4,6 +4,7 @@
 //! something waits for the commit and hears when it fails; what is taken back is repeated until it is done. Knows
 //! neither rooms nor sockets.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub enum ConnectError {
 type Reply = oneshot::Sender<Result<(), ConnectError>>;
 
 enum Job {
-    Connect { new: NewConnection, reply: Reply },
+    Connect { new: NewConnection, listeners: u32, reply: Reply },
     Enter { room: RoomName, connection: NewConnection, reply: Reply },
     Settle { reply: oneshot::Sender<()> },
 }
@@ -86,12 +87,12 @@ impl Connections {
         (Self { jobs: sender, gone }, lane)
     }
 
-    /// Enters a socket.
+    /// Enters a socket of a user who has so many listeners here, each of which counts as one.
     ///
     /// # Errors
     /// [`ConnectError`] says why it does not count; it may count all the same when the database failed.
-    pub(crate) async fn connect(&self, new: NewConnection) -> Result<(), ConnectError> {
-        self.ask(|reply| Job::Connect { new, reply }).await?
+    pub(crate) async fn connect(&self, new: NewConnection, listeners: u32) -> Result<(), ConnectError> {
+        self.ask(|reply| Job::Connect { new, listeners, reply }).await?
     }
 
     /// Shows the user of a socket in a room.
@@ -163,19 +164,23 @@ impl ConnectionLane {
     /// Does a batch: only who is connected can enter a room, and who left one may come again.
     async fn work(&self, batch: Vec<Job>) {
         let gone = std::mem::take(&mut *self.gone.0.lock());
-        let (mut opened, mut entered, mut settled) = (Vec::new(), Vec::new(), Vec::new());
+        // Most users have no listeners; those who have go by themselves, with a smaller limit.
+        let mut opened: BTreeMap<u32, Vec<(NewConnection, Reply)>> = BTreeMap::new();
+        let (mut entered, mut settled) = (Vec::new(), Vec::new());
         for job in batch {
             match job {
                 // Nobody waits for a socket whose handshake was given up.
                 Job::Connect { reply, .. } if reply.is_closed() => {}
-                Job::Connect { new, reply } => opened.push((new, reply)),
+                Job::Connect { new, listeners, reply } => opened.entry(listeners).or_default().push((new, reply)),
                 Job::Enter { room, connection, reply } => {
                     entered.push((PresenceChange::Enter { room, connection }, reply));
                 }
                 Job::Settle { reply } => settled.push(reply),
             }
         }
-        self.open(opened).await;
+        for (listeners, opened) in opened {
+            self.open(opened, self.most.saturating_sub(listeners)).await;
+        }
         self.show(gone.left, entered).await;
         self.close(gone.closed).await;
         for reply in settled {
@@ -183,12 +188,9 @@ impl ConnectionLane {
         }
     }
 
-    async fn open(&self, opened: Vec<(NewConnection, Reply)>) {
-        if opened.is_empty() {
-            return;
-        }
+    async fn open(&self, opened: Vec<(NewConnection, Reply)>, most: u32) {
         let (sockets, replies): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
-        match with_retry(|| self.connections.connect(&sockets, self.most)).await {
+        match with_retry(|| self.connections.connect(&sockets, most)).await {
             Ok(outcomes) => {
                 for (reply, outcome) in replies.into_iter().zip(outcomes) {
                     let _ = reply.send(match outcome {

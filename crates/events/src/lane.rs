@@ -219,3 +219,6 @@ impl Batch {
         busy
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ pub use operations::{Authenticator, Operations, Proven, refusal};
 pub use outbox::Outgoing;
 pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
 pub use session::{Hold, Session, SessionGuard, SessionIdentity};
-pub use streams::{StreamLanes, StreamReader, StreamWriter, Streams, WriteError};
+pub use streams::{OutputWait, StreamLanes, StreamReader, StreamWriter, Streams, WriteError};
 
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
 pub fn describe_metrics() {

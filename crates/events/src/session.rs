@@ -2,7 +2,6 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -45,15 +44,35 @@ pub struct Hold {
     pub expires_at: Option<Timestamp>,
 }
 
+/// What a session is the session of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SessionKind {
+    /// A socket, which has a row in the database.
+    Socket,
+    /// An answer that goes on as events, which has none.
+    Listener,
+}
+
+/// What is known of the row of a session in the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RowState {
+    /// There may be one.
+    Unknown,
+    /// There is one, unless somebody else has deleted it.
+    Entered,
+    /// There is none.
+    Missing,
+}
+
 /// One connected socket.
 pub struct Session {
+    kind: SessionKind,
     row: NewConnection,
     identity: SessionIdentity,
     hold: Mutex<(Credential, Option<Instant>)>,
     /// What gave the session its grants, if it has any: another token of the user does not give them.
     granted_by: Option<Credential>,
-    /// Whether there may be a row of it in the database.
-    is_entered: AtomicBool,
+    row_state: Mutex<RowState>,
     pub(crate) outbox: Mutex<Outbox>,
     calls: Mutex<Told>,
     wake: Notify,
@@ -62,16 +81,26 @@ pub struct Session {
 }
 
 impl Session {
-    pub(crate) fn new(identity: SessionIdentity, hold: Hold, instance: InstanceId, hub: Arc<Hub>) -> Self {
+    pub(crate) fn new(
+        kind: SessionKind,
+        (identity, hold): (SessionIdentity, Hold),
+        instance: InstanceId,
+        hub: Arc<Hub>,
+    ) -> Self {
         let user_id = identity.user_id.clone();
         let has_grants = identity.grants != Grants::default();
         let granted_by = has_grants.then(|| hold.credential.clone());
+        let row_state = match kind {
+            SessionKind::Socket => RowState::Unknown,
+            SessionKind::Listener => RowState::Missing,
+        };
         Self {
+            kind,
             row: NewConnection { id: ConnectionId::new(), instance, user_id },
             identity,
             hold: Mutex::new(anchored(hold, &hub)),
             granted_by,
-            is_entered: AtomicBool::new(true),
+            row_state: Mutex::new(row_state),
             outbox: Mutex::default(),
             calls: Mutex::default(),
             wake: Notify::new(),
@@ -91,14 +120,29 @@ impl Session {
         &self.row
     }
 
+    /// Returns what the session is the session of.
+    pub(crate) const fn kind(&self) -> SessionKind {
+        self.kind
+    }
+
+    /// Notes that there is a row of the session.
+    pub(crate) fn was_entered(&self) {
+        *self.row_state.lock() = RowState::Entered;
+    }
+
     /// Notes that there is no row of the session.
     pub(crate) fn was_not_entered(&self) {
-        self.is_entered.store(false, Ordering::Relaxed);
+        *self.row_state.lock() = RowState::Missing;
     }
 
     /// Tells whether there may be a row of the session.
+    pub(crate) fn may_be_entered(&self) -> bool {
+        *self.row_state.lock() != RowState::Missing
+    }
+
+    /// Tells whether there was a row of the session, so that it was deleted if there is none.
     pub(crate) fn is_entered(&self) -> bool {
-        self.is_entered.load(Ordering::Relaxed)
+        *self.row_state.lock() == RowState::Entered
     }
 
     /// Returns whom the session belongs to.

@@ -48,6 +48,7 @@ pub use openapi::asyncapi::asyncapi_document;
 pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
 pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
+pub use ws::MessageBudget;
 
 use auth::passwords::Passwords;
 use error::ApiError;

@@ -49,11 +49,13 @@ pub enum SignalKind {
     StreamGrew,
     /// Somebody asked to stop a stream; the key is its id.
     StreamStopped,
+    /// A run has begun to write; the key is the run id.
+    OutputBegan,
 }
 
 impl SignalKind {
     /// Every kind.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RoomEvents,
         Self::RoomChanged,
         Self::Ephemeral,
@@ -73,6 +75,7 @@ impl SignalKind {
         Self::CallEnded,
         Self::StreamGrew,
         Self::StreamStopped,
+        Self::OutputBegan,
     ];
 
     /// Returns the text form, as stored.
@@ -98,6 +101,7 @@ impl SignalKind {
             Self::CallEnded => "call_ended",
             Self::StreamGrew => "stream_grew",
             Self::StreamStopped => "stream_stopped",
+            Self::OutputBegan => "output_began",
         }
     }
 }

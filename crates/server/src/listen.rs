@@ -30,7 +30,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service as _;
 
-use wire::{Exchange, Exchanges, Wire};
+use wire::{Exchange, Track, Wire};
 
 /// The most bytes of a request line and its headers; more is answered 431. The number of headers is bounded by
 /// hyper at 100, with the same answer.
@@ -159,10 +159,10 @@ impl Listener {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection sends its packets late");
         }
-        let exchanges = Exchanges::default();
-        let wire = Wire::new(stream, exchanges.clone(), self.edge.bounds.header_timeout, slot);
+        let track = Track::default();
+        let wire = Wire::new(stream, track.clone(), self.edge.bounds.header_timeout, slot);
         let (router, lifecycle) = (self.router.clone(), self.edge.lifecycle.clone());
-        let service = service_fn(move |request| answer(router.clone(), request, peer, &exchanges, lifecycle.clone()));
+        let service = service_fn(move |request| answer(router.clone(), request, peer, &track, lifecycle.clone()));
         let connection = self.http.serve_connection(TokioIo::new(wire), service).with_upgrades();
         let closing = self.closing.clone();
         self.edge.tracker.spawn(async move {
@@ -210,11 +210,12 @@ fn answer(
     mut router: Router,
     mut request: Request<Incoming>,
     peer: SocketAddr,
-    exchanges: &Exchanges,
+    track: &Track,
     lifecycle: Lifecycle,
 ) -> impl Future<Output = Result<Response<Outgoing>, Infallible>> + use<> {
-    let exchange = exchanges.begin();
+    let exchange = track.exchanges.begin();
     request.extensions_mut().insert(ConnectInfo(peer));
+    request.extensions_mut().insert(track.budget.clone());
     let response = router.call(request.map(Body::new));
     async move {
         let mut response = response.await?;

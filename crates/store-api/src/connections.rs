@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use switchboard_model::connection::{Connection, NewConnection};
 use switchboard_model::identity::UserId;
-use switchboard_model::ids::ConnectionId;
+use switchboard_model::ids::{ConnectionId, InstanceId};
 use switchboard_model::page::{Page, PageRequest};
 
 use crate::StoreResult;
@@ -44,10 +44,18 @@ pub trait ConnectionStore: Send + Sync {
     /// Fails when the database does.
     async fn list(&self, user: Option<&UserId>, page: &PageRequest) -> StoreResult<Page<Connection>>;
 
-    /// Tells the replica of a socket to close it for good: signals `Kicked`, with an audit entry. `false` means that
-    /// there is no such socket.
+    /// Takes a socket off the list as [`ConnectionStore::disconnect`] does and tells its replica to close it for good:
+    /// signals `Kicked`, with an audit entry. `false` means that there is no such socket.
     ///
     /// # Errors
     /// Fails when the database does.
     async fn kick(&self, context: &WriteContext, connection: ConnectionId) -> StoreResult<bool>;
+
+    /// Returns which of these sockets of a replica are not on the list, though the replica is: those that were kicked,
+    /// for a replica that may have missed the signal. A replica that is gone itself has lost its sockets otherwise, and
+    /// none is returned.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn kicked(&self, instance: &InstanceId, connections: &[ConnectionId]) -> StoreResult<Vec<ConnectionId>>;
 }

@@ -64,11 +64,11 @@ pub enum StopOutcome {
 #[async_trait]
 pub trait StreamStore: Send + Sync {
     /// Opens a stream. The stream of a run is opened anew for each attempt: what an earlier producer wrote stays, its
-    /// fence does not.
+    /// fence does not. Signals `OutputBegan` for the first one of a run.
     ///
     /// # Errors
-    /// [`crate::StoreError::Fenced`] when a later attempt has opened the stream of the run; fails when the database
-    /// does.
+    /// [`crate::StoreError::Fenced`] when a later attempt has opened the stream of the run, or this one has ended it
+    /// otherwise than by its silence; fails when the database does.
     async fn open(&self, context: &WriteContext, stream: &NewStream) -> StoreResult<Written<OpenedStream>>;
 
     /// Adds chunks to many streams in one commit and returns one outcome for each, in order. Signals `StreamGrew` once
@@ -95,6 +95,13 @@ pub trait StreamStore: Send + Sync {
     /// # Errors
     /// Fails when the database does.
     async fn find_of_run(&self, run: RunId) -> StoreResult<Option<Stream>>;
+
+    /// Returns which of these runs have written something, have ended, or are gone: nobody waits for what they write
+    /// first any more.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn settled_runs(&self, runs: &[RunId]) -> StoreResult<Vec<RunId>>;
 
     /// Lists streams, newest first.
     ///

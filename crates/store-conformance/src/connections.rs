@@ -181,8 +181,26 @@ pub(crate) async fn a_kick_is_signalled_and_recorded(backend: &dyn Backend) {
     let mut reader = Reader::start(&stores).await;
     let context = audited("session.kick");
     assert!(stores.connections.kick(&context, socket.id).await.unwrap());
-    assert_eq!(reader.changes().await, [(SignalKind::Kicked, socket.id.to_string())]);
+    let told = [(SignalKind::ConnectionsChanged, "ann".to_owned()), (SignalKind::Kicked, socket.id.to_string())];
+    assert_eq!(reader.changes().await, told);
+    assert_eq!(of_user(&stores, "ann").await, [], "it counts no longer");
+    assert!(!stores.connections.kick(&context, socket.id).await.unwrap());
     assert!(!stores.connections.kick(&context, ConnectionId::new()).await.unwrap());
     assert_eq!(reader.changes().await, []);
     assert_eq!(audit_actions(&stores).await, ["session.kick"]);
+}
+
+pub(crate) async fn a_replica_finds_out_which_of_its_sockets_were_kicked(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let instance = live_replica(&stores, "one").await;
+    let kept = connected(&stores, &instance, "ann").await;
+    let kicked = connected(&stores, &instance, "ann").await;
+    let both = [kept.id, kicked.id];
+    assert_eq!(stores.connections.kicked(&instance, &both).await.unwrap(), []);
+    assert!(stores.connections.kick(&system(), kicked.id).await.unwrap());
+    assert_eq!(stores.connections.kicked(&instance, &both).await.unwrap(), [kicked.id]);
+    assert_eq!(stores.connections.kicked(&instance, &[]).await.unwrap(), []);
+    // The sockets of a replica that is off the list are lost with it; nobody has kicked them.
+    stores.instances.deregister(&instance).await.unwrap();
+    assert_eq!(stores.connections.kicked(&instance, &both).await.unwrap(), []);
 }

@@ -314,7 +314,7 @@ cases! { $
         sockets_are_listed_until_they_close, one_batch_admits_no_more_than_the_limit,
         replicas_together_admit_no_more_than_the_limit, sockets_of_a_dead_replica_do_not_count,
         a_replica_that_leaves_takes_its_sockets_along, comings_and_goings_signal_their_users,
-        a_kick_is_signalled_and_recorded,
+        a_kick_is_signalled_and_recorded, a_replica_finds_out_which_of_its_sockets_were_kicked,
     }
     presence {
         a_user_is_present_once_whatever_their_sockets, what_changes_nothing_signals_nothing,
@@ -345,7 +345,8 @@ cases! { $
         a_run_goes_on_where_its_last_attempt_stopped, many_streams_are_written_in_one_commit,
         pages_are_bounded_in_chunks_and_bytes, what_is_too_large_is_refused_as_a_whole, a_stop_reaches_the_producer,
         a_silent_producer_is_lost, growth_is_signalled_once_and_leases_not_at_all, streams_are_listed_newest_first,
-        old_streams_are_deleted_in_batches,
+        old_streams_are_deleted_in_batches, an_ended_output_is_not_opened_again_by_its_own_fence,
+        runs_are_waited_for_until_they_write_or_end,
     }
     stream_races {
         of_two_producers_only_the_new_one_writes, an_abandoned_append_is_repeated_without_a_trace,

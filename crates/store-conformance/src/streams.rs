@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use futures_util::future::join_all;
 use switchboard_model::feed::SignalKind;
 use switchboard_model::ids::{Fence, InstanceId, RunId, StreamId};
+use switchboard_model::run::Ending;
 use switchboard_model::span::Span;
 use switchboard_model::stream::{
     CHUNK_BYTES, NewStream, STREAM_PAGE_BYTES, Stream, StreamAppend, StreamChunk, StreamContent, StreamEnd, StreamPage,
@@ -13,7 +14,9 @@ use switchboard_model::stream::{
 use switchboard_store_api::{OpenedStream, StopOutcome, StoreError, StoreResult, Stores, StreamAppendOutcome, Written};
 
 use crate::Backend;
-use crate::fixtures::{HOUR, LONG, Reader, database_time, now, once, pages, system, wait_past};
+use crate::fixtures::{
+    HOUR, LONG, Reader, database_time, finish, lease, now, once, pages, spec, system, triggered, wait_past,
+};
 
 /// More chunks than a case has.
 const MANY: u32 = 1_000;
@@ -189,7 +192,7 @@ pub(crate) async fn a_run_goes_on_where_its_last_attempt_stopped(backend: &dyn B
     let first = open(&stores, &output_of(run, 1)).await;
     stores.streams.stop(&system(), first.stream.id).await.unwrap();
     append(&stores, ending(chunks(&first, 1, &[b"a"]), StreamState::Failed)).await.unwrap();
-    for fence in [1, 2] {
+    for fence in [2, 3] {
         let next = open(&stores, &output_of(run, fence)).await;
         let Stream { id, state, reason, stop_requested_at, ended_at, .. } = next.stream.clone();
         assert_eq!(id, first.stream.id);
@@ -199,6 +202,47 @@ pub(crate) async fn a_run_goes_on_where_its_last_attempt_stopped(backend: &dyn B
     }
     assert_eq!(stores.streams.find_of_run(run).await.unwrap(), Some(found(&stores, first.stream.id).await));
     assert_eq!(text(&read(&stores, first.stream.id).await), "abb");
+}
+
+pub(crate) async fn an_ended_output_is_not_opened_again_by_its_own_fence(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    for state in [StreamState::Completed, StreamState::Failed, StreamState::Cancelled] {
+        let run = RunId::new();
+        let opened = open(&stores, &output_of(run, 4)).await;
+        append(&stores, ending(chunks(&opened, 1, &[b"a"]), state)).await.unwrap();
+        let ended = found(&stores, opened.stream.id).await;
+        for fence in [3, 4] {
+            let late = stores.streams.open(&system(), &output_of(run, fence)).await;
+            assert!(matches!(late, Err(StoreError::Fenced)), "{state:?}: {late:?}");
+            assert_eq!(found(&stores, opened.stream.id).await, ended);
+        }
+        let next = open(&stores, &output_of(run, 5)).await;
+        assert_eq!((next.stream.id, next.stream.state), (opened.stream.id, StreamState::Open));
+    }
+    // Who was only silent for too long goes on.
+    let silent = open(&stores, &output_of(RunId::new(), 4)).await;
+    append(&stores, ending(chunks(&silent, 1, &[b"a"]), StreamState::Interrupted)).await.unwrap();
+    let again = open(&stores, &output_of(silent.stream.run_id.unwrap(), 4)).await;
+    assert_eq!((again.stream.id, again.stream.state), (silent.stream.id, StreamState::Open));
+}
+
+pub(crate) async fn runs_are_waited_for_until_they_write_or_end(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let ids = triggered(&stores, &spec("job", |_| {}), 3).await;
+    assert_eq!(stores.streams.settled_runs(&ids).await.unwrap(), []);
+    assert_eq!(stores.streams.settled_runs(&[]).await.unwrap(), []);
+    let first = lease(&stores, 1, LONG).await.remove(0);
+    assert_eq!(stores.streams.settled_runs(&ids).await.unwrap(), [], "it may write yet");
+    let mut reader = Reader::start(&stores).await;
+    open(&stores, &output_of(first.id, first.fence.0)).await;
+    assert_eq!(reader.changes().await, [(SignalKind::OutputBegan, first.id.to_string())]);
+    assert_eq!(stores.streams.settled_runs(&ids).await.unwrap(), [first.id]);
+    let second = lease(&stores, 1, LONG).await.remove(0);
+    finish(&stores, &second, Ending::Succeeded(None)).await;
+    let gone = RunId::new();
+    let asked = [&ids[..], &[gone]].concat();
+    let settled: BTreeSet<RunId> = stores.streams.settled_runs(&asked).await.unwrap().into_iter().collect();
+    assert_eq!(settled, BTreeSet::from([first.id, second.id, gone]));
 }
 
 pub(crate) async fn many_streams_are_written_in_one_commit(backend: &dyn Backend) {

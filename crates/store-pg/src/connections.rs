@@ -79,22 +79,7 @@ impl ConnectionStore for Connections {
         if users.is_empty() {
             return tx.undo(()).await;
         }
-        sqlx::query(
-            "-- presence.let_go
-             WITH shown AS MATERIALIZED (
-                 SELECT room, connection_id FROM switchboard.presence
-                 WHERE connection_id = ANY ($1) AND leaves_at IS NULL
-                 ORDER BY room, connection_id FOR UPDATE
-             )
-             UPDATE switchboard.presence AS present
-             SET leaves_at = clock_timestamp() + $2 * interval '1 millisecond'
-             FROM shown WHERE present.room = shown.room AND present.connection_id = shown.connection_id",
-        )
-        .bind(uuids(connections))
-        .bind(PRESENCE_GRACE.as_millis_i64())
-        .execute(&mut *tx)
-        .await
-        .map_err(fault)?;
+        let_go(&mut tx, connections).await?;
         for user in users {
             tx.signal(SignalKind::ConnectionsChanged, &user);
         }
@@ -127,27 +112,64 @@ impl ConnectionStore for Connections {
     #[tracing::instrument(name = "db.connections.kick", level = "debug", skip_all)]
     async fn kick(&self, context: &WriteContext, connection: ConnectionId) -> StoreResult<bool> {
         let mut tx = self.0.begin().await?;
-        let is_open: bool = sqlx::query_scalar(
-            "-- connections.is_open
-             SELECT EXISTS (
-                 SELECT FROM switchboard.connections AS connection
-                 JOIN switchboard.instances AS instance
-                   ON instance.id = connection.instance_id AND instance.expires_at > clock_timestamp()
-                 WHERE connection.id = $1
-             )",
+        let user: Option<String> = sqlx::query_scalar(
+            "-- connections.kick
+             DELETE FROM switchboard.connections AS connection USING switchboard.instances AS instance
+             WHERE connection.id = $1
+               AND instance.id = connection.instance_id AND instance.expires_at > clock_timestamp()
+             RETURNING connection.user_id",
         )
         .bind(connection.as_uuid())
-        .fetch_one(&mut *tx)
+        .fetch_optional(&mut *tx)
         .await
         .map_err(fault)?;
-        if !is_open {
-            return tx.undo(false).await;
-        }
+        let Some(user) = user else { return tx.undo(false).await };
+        let_go(&mut tx, &[connection]).await?;
         audit(&mut tx, context).await?;
         tx.signal(SignalKind::Kicked, &connection);
+        tx.signal(SignalKind::ConnectionsChanged, &user);
         tx.commit().await?;
         Ok(true)
     }
+
+    /// Looks at both lists in one statement: a sweep takes a replica and its sockets off them in one commit.
+    #[tracing::instrument(name = "db.connections.kicked", level = "debug", skip_all)]
+    async fn kicked(&self, instance: &InstanceId, connections: &[ConnectionId]) -> StoreResult<Vec<ConnectionId>> {
+        let mut session = self.0.session().await?;
+        let kicked: Vec<Uuid> = sqlx::query_scalar(
+            "-- connections.kicked
+             SELECT asked.id FROM unnest($2::uuid[]) AS asked (id)
+             WHERE EXISTS (SELECT FROM switchboard.instances WHERE id = $1)
+               AND NOT EXISTS (SELECT FROM switchboard.connections WHERE id = asked.id)",
+        )
+        .bind(instance.as_str())
+        .bind(uuids(connections))
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
+        Ok(kicked.into_iter().map(ConnectionId::from_uuid).collect())
+    }
+}
+
+/// Begins the grace of whoever was shown by sockets that are gone.
+async fn let_go(tx: &mut Tx, connections: &[ConnectionId]) -> StoreResult<()> {
+    sqlx::query(
+        "-- presence.let_go
+         WITH shown AS MATERIALIZED (
+             SELECT room, connection_id FROM switchboard.presence
+             WHERE connection_id = ANY ($1) AND leaves_at IS NULL
+             ORDER BY room, connection_id FOR UPDATE
+         )
+         UPDATE switchboard.presence AS present
+         SET leaves_at = clock_timestamp() + $2 * interval '1 millisecond'
+         FROM shown WHERE present.room = shown.room AND present.connection_id = shown.connection_id",
+    )
+    .bind(uuids(connections))
+    .bind(PRESENCE_GRACE.as_millis_i64())
+    .execute(&mut **tx)
+    .await
+    .map_err(fault)?;
+    Ok(())
 }
 
 /// Deletes the sockets of replicas whose locked rows were just deleted, with the presence that hangs on them. A socket

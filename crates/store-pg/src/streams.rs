@@ -88,7 +88,8 @@ impl StreamStore for Streams {
                  SET fence = excluded.fence, producer = excluded.producer, state = 'open', reason = NULL,
                      stop_requested_at = NULL, ended_at = NULL,
                      lease_until = clock_timestamp() + $8 * interval '1 millisecond'
-                 WHERE stream.fence <= excluded.fence
+                 WHERE stream.fence < excluded.fence
+                    OR (stream.fence = excluded.fence AND stream.state IN ('open', 'interrupted'))
              RETURNING id, content, user_id, run_id, state, reason, tail, bytes, stop_requested_at, created_at, ended_at,
                        fence",
         )
@@ -111,6 +112,8 @@ impl StreamStore for Streams {
         if opened.stream.id != stream.id {
             // Who reads it may hold that it has ended.
             tx.signal(SignalKind::StreamGrew, &opened.stream.id);
+        } else if let Some(run) = stream.run_id {
+            tx.signal(SignalKind::OutputBegan, &run);
         }
         tx.commit().await?;
         Ok(Written::Now(opened))
@@ -191,6 +194,25 @@ impl StreamStore for Streams {
         .await
         .map_err(fault)?;
         row.map(Stream::try_from).transpose()
+    }
+
+    #[tracing::instrument(name = "db.streams.settled_runs", level = "debug", skip_all)]
+    async fn settled_runs(&self, runs: &[RunId]) -> StoreResult<Vec<RunId>> {
+        let mut session = self.0.session().await?;
+        let settled: Vec<Uuid> = sqlx::query_scalar(
+            "-- streams.settled_runs
+             SELECT asked.id FROM unnest($1::uuid[]) AS asked (id)
+             WHERE EXISTS (SELECT FROM switchboard.streams WHERE run_id = asked.id)
+                OR NOT EXISTS (
+                    SELECT FROM switchboard.runs
+                    WHERE id = asked.id AND state IN ('scheduled', 'queued', 'waiting', 'running')
+                )",
+        )
+        .bind(runs.iter().map(|run| run.as_uuid()).collect::<Vec<_>>())
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
+        Ok(settled.into_iter().map(RunId::from_uuid).collect())
     }
 
     #[tracing::instrument(name = "db.streams.list", level = "debug", skip_all)]

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use switchboard_model::connection::{Connection, NewConnection};
 use switchboard_model::feed::SignalKind;
 use switchboard_model::identity::UserId;
-use switchboard_model::ids::ConnectionId;
+use switchboard_model::ids::{ConnectionId, InstanceId};
 use switchboard_model::page::{Page, PageRequest};
 use switchboard_model::presence::PRESENCE_GRACE;
 use switchboard_store_api::{ConnectOutcome, ConnectionStore, StoreError, StoreResult, WriteContext};
@@ -66,15 +66,21 @@ async fn disconnect(change: &mut Change, connections: Vec<ConnectionId>) -> DbRe
         .await?;
         let Some(user) = user else { continue };
         change.signal(SignalKind::ConnectionsChanged, user, 0);
-        sqlx::query(
-            "-- presence.let_go
-            UPDATE presence SET leaves_at = ? WHERE connection_id = ? AND leaves_at IS NULL",
-        )
-        .bind(later(change.now, PRESENCE_GRACE))
-        .bind(id.as_uuid())
-        .execute(&mut change.connection)
-        .await?;
+        let_go(change, id).await?;
     }
+    Ok(())
+}
+
+/// Begins the grace of whoever was shown by a socket that is gone.
+async fn let_go(change: &mut Change, id: ConnectionId) -> DbResult<()> {
+    sqlx::query(
+        "-- presence.let_go
+        UPDATE presence SET leaves_at = ? WHERE connection_id = ? AND leaves_at IS NULL",
+    )
+    .bind(later(change.now, PRESENCE_GRACE))
+    .bind(id.as_uuid())
+    .execute(&mut change.connection)
+    .await?;
     Ok(())
 }
 
@@ -121,21 +127,37 @@ async fn list(database: &Database, user: Option<&UserId>, page: &PageRequest) ->
 }
 
 async fn kick(change: &mut Change, context: WriteContext, id: ConnectionId) -> DbResult<bool> {
-    let is_open: bool = sqlx::query_scalar(
-        "-- connections.is_open
-        SELECT EXISTS (
-            SELECT 1 FROM connections JOIN instances ON instances.id = instance_id AND expires_at > ?1
-            WHERE connections.id = ?2)",
+    let user: Option<String> = sqlx::query_scalar(
+        "-- connections.kick
+        DELETE FROM connections
+        WHERE id = ?2 AND instance_id IN (SELECT id FROM instances WHERE expires_at > ?1)
+        RETURNING user_id",
     )
     .bind(change.now)
     .bind(id.as_uuid())
-    .fetch_one(&mut change.connection)
+    .fetch_optional(&mut change.connection)
     .await?;
-    if is_open {
-        change.signal(SignalKind::Kicked, id.to_string(), 0);
-        context::audit(change, &context).await?;
-    }
-    Ok(is_open)
+    let Some(user) = user else { return Ok(false) };
+    let_go(change, id).await?;
+    change.signal(SignalKind::Kicked, id.to_string(), 0);
+    change.signal(SignalKind::ConnectionsChanged, user, 0);
+    context::audit(change, &context).await?;
+    Ok(true)
+}
+
+async fn kicked(database: &Database, instance: &InstanceId, ids: &[ConnectionId]) -> DbResult<Vec<ConnectionId>> {
+    let asked: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+    let kicked: Vec<Uuid> = sqlx::query_scalar(
+        "-- connections.kicked
+        SELECT asked.id FROM (SELECT unhex(value, '-') AS id FROM json_each(?2)) AS asked
+        WHERE EXISTS (SELECT 1 FROM instances WHERE instances.id = ?1)
+            AND NOT EXISTS (SELECT 1 FROM connections WHERE connections.id = asked.id)",
+    )
+    .bind(instance.as_str())
+    .bind(serde_json::to_string(&asked)?)
+    .fetch_all(&database.readers)
+    .await?;
+    Ok(kicked.into_iter().map(ConnectionId::from_uuid).collect())
 }
 
 #[async_trait]
@@ -161,5 +183,10 @@ impl ConnectionStore for Database {
     async fn kick(&self, context: &WriteContext, connection: ConnectionId) -> StoreResult<bool> {
         let context = context.clone();
         self.writer.write(Lane::Normal, move |change| Box::pin(kick(change, context, connection))).await
+    }
+
+    #[tracing::instrument(name = "db.connections.kicked", level = "debug", skip_all)]
+    async fn kicked(&self, instance: &InstanceId, connections: &[ConnectionId]) -> StoreResult<Vec<ConnectionId>> {
+        Ok(kicked(self, instance, connections).await?)
     }
 }

@@ -69,7 +69,8 @@ async fn open(change: &mut Change, context: WriteContext, new: NewStream) -> DbR
         ON CONFLICT (run_id) WHERE run_id IS NOT NULL DO UPDATE
             SET fence = excluded.fence, producer = excluded.producer, state = 'open', reason = NULL,
                 stop_requested_at = NULL, ended_at = NULL, lease_until = excluded.lease_until
-            WHERE stream.fence <= excluded.fence
+            WHERE stream.fence < excluded.fence
+                OR (stream.fence = excluded.fence AND stream.state IN ('open', 'interrupted'))
         RETURNING *",
     )
     .bind(new.id.as_uuid())
@@ -87,6 +88,8 @@ async fn open(change: &mut Change, context: WriteContext, new: NewStream) -> DbR
     if stream.id != new.id {
         // Who reads it may hold that it has ended.
         change.signal(SignalKind::StreamGrew, stream.id.to_string(), 0);
+    } else if let Some(run) = new.run_id {
+        change.signal(SignalKind::OutputBegan, run.to_string(), 0);
     }
     let opened = OpenedStream { stream, fence: Fence(fence) };
     context::complete_with(change, &context, opened.record()).await?;
@@ -200,6 +203,22 @@ async fn find_of_run(database: &Database, run: RunId) -> DbResult<Option<Stream>
     .fetch_optional(&database.readers)
     .await?;
     Ok(stream.map(Stored::into_inner))
+}
+
+async fn settled_runs(database: &Database, runs: &[RunId]) -> DbResult<Vec<RunId>> {
+    let asked: Vec<Uuid> = runs.iter().map(|run| run.as_uuid()).collect();
+    let settled: Vec<Uuid> = sqlx::query_scalar(
+        "-- streams.settled_runs
+        SELECT asked.id FROM (SELECT unhex(value, '-') AS id FROM json_each(?)) AS asked
+        WHERE EXISTS (SELECT 1 FROM streams WHERE run_id = asked.id)
+            OR NOT EXISTS (
+                SELECT 1 FROM runs
+                WHERE runs.id = asked.id AND state IN ('scheduled', 'queued', 'waiting', 'running'))",
+    )
+    .bind(serde_json::to_string(&asked)?)
+    .fetch_all(&database.readers)
+    .await?;
+    Ok(settled.into_iter().map(RunId::from_uuid).collect())
 }
 
 async fn list(database: &Database, page: &PageRequest) -> DbResult<Page<Stream>> {
@@ -317,6 +336,11 @@ impl StreamStore for Database {
     #[tracing::instrument(name = "db.streams.find_of_run", level = "debug", skip_all)]
     async fn find_of_run(&self, run: RunId) -> StoreResult<Option<Stream>> {
         Ok(find_of_run(self, run).await?)
+    }
+
+    #[tracing::instrument(name = "db.streams.settled_runs", level = "debug", skip_all)]
+    async fn settled_runs(&self, runs: &[RunId]) -> StoreResult<Vec<RunId>> {
+        Ok(settled_runs(self, runs).await?)
     }
 
     #[tracing::instrument(name = "db.streams.list", level = "debug", skip_all)]

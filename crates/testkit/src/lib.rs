@@ -11,6 +11,7 @@ mod eventually;
 pub mod ledger;
 mod must;
 pub mod proxy;
+pub mod raw_socket;
 
 pub use bus_load::{BusLoad, BusReport};
 pub use cluster::{Cluster, ClusterBuilder};

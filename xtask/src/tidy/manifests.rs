@@ -9,12 +9,10 @@ use super::source::{Finding, Source};
 pub(super) fn explain_and_share_dependencies(sources: &[Source]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for source in sources.iter().filter(|source| source.path.ends_with("Cargo.toml")) {
-        if source.path == "Cargo.toml" {
-            findings.extend(without_purpose(source));
-            findings.extend(unused(source, sources));
-        } else {
-            findings.extend(not_shared(source));
-        }
+        // The root, and the manifest of the fuzz targets, which are a workspace of their own.
+        findings.extend(without_purpose(source));
+        findings.extend(unused(source, sources));
+        findings.extend(not_shared(source));
     }
     if !sources.iter().any(|source| source.path == "Cargo.lock") {
         findings.push(Finding::new("Cargo.lock", 1, "commit the lock file"));
@@ -25,7 +23,7 @@ pub(super) fn explain_and_share_dependencies(sources: &[Source]) -> Vec<Finding>
 fn without_purpose(root: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut line_above = "";
-    for (number, line) in dependency_lines(root) {
+    for (number, line) in lines_of_tables(root, is_shared) {
         let is_own = line.starts_with("switchboard-");
         if is_entry(line) && !is_own && !line_above.starts_with('#') {
             findings.push(Finding::new(&root.path, number, "say in a comment line above what it is for"));
@@ -36,10 +34,11 @@ fn without_purpose(root: &Source) -> Vec<Finding> {
 }
 
 fn unused(root: &Source, sources: &[Source]) -> Vec<Finding> {
-    let packages = sources.iter().filter(|source| source.path.ends_with("/Cargo.toml"));
-    let used = packages.flat_map(dependency_lines).map(|(_, line)| line).collect::<BTreeSet<_>>();
+    let packages = sources.iter().filter(|source| source.path.ends_with("Cargo.toml"));
+    let used = packages.flat_map(|source| lines_of_tables(source, is_of_package)).map(|(_, line)| line);
+    let used = used.collect::<BTreeSet<_>>();
     let mut findings = Vec::new();
-    for (number, line) in dependency_lines(root).filter(|(_, line)| is_entry(line)) {
+    for (number, line) in lines_of_tables(root, is_shared).filter(|(_, line)| is_entry(line)) {
         let name = line.split([' ', '=']).next().unwrap_or(line);
         let is_own = name.starts_with("switchboard-");
         if !is_own && !used.contains(format!("{name}.workspace = true").as_str()) {
@@ -50,22 +49,32 @@ fn unused(root: &Source, sources: &[Source]) -> Vec<Finding> {
 }
 
 fn not_shared(package: &Source) -> Vec<Finding> {
-    let own_settings =
-        dependency_lines(package).filter(|(_, line)| is_entry(line) && !line.ends_with(".workspace = true"));
+    let own_settings = lines_of_tables(package, is_of_package)
+        .filter(|(_, line)| is_entry(line) && !line.ends_with(".workspace = true"));
     own_settings
         .map(|(number, _)| Finding::new(&package.path, number, "write NAME.workspace = true, settings go to the root"))
         .collect()
 }
 
-/// Returns the lines of all dependency tables.
-fn dependency_lines(source: &Source) -> impl Iterator<Item = (usize, &str)> {
+/// Returns the lines of the tables whose heads are wanted.
+fn lines_of_tables(source: &Source, is_wanted: fn(&str) -> bool) -> impl Iterator<Item = (usize, &str)> {
     let mut is_inside = false;
     source.numbered().filter(move |(_, line)| {
         if line.starts_with('[') {
-            is_inside = line.trim_end_matches(']').ends_with("dependencies");
+            is_inside = is_wanted(line);
         }
         is_inside
     })
+}
+
+/// Tells whether a table has the dependencies that the packages of a workspace share.
+fn is_shared(head: &str) -> bool {
+    head == "[workspace.dependencies]"
+}
+
+/// Tells whether a table has dependencies of one package.
+fn is_of_package(head: &str) -> bool {
+    head.trim_end_matches(']').ends_with("dependencies") && !is_shared(head)
 }
 
 fn is_entry(line: &str) -> bool {
@@ -105,6 +114,14 @@ mod tests {
         assert_eq!(findings("crates/a/Cargo.toml", "[dev-dependencies]\nserde = \"1\"\n"), 1);
         let features = "[dependencies]\nserde = { workspace = true, features = [\"rc\"] }\n";
         assert_eq!(findings("crates/a/Cargo.toml", features), 1);
+    }
+
+    #[test]
+    fn another_workspace_explains_and_uses_its_own() {
+        let shared = "[workspace.dependencies]\n# Text.\nregex = \"1\"\n";
+        assert_eq!(findings("fuzz/Cargo.toml", &format!("{shared}[dependencies]\nregex.workspace = true\n")), 0);
+        assert_eq!(findings("fuzz/Cargo.toml", shared), 1);
+        assert_eq!(findings("fuzz/Cargo.toml", &format!("{shared}[dependencies]\nregex = \"1\"\n")), 2);
     }
 
     #[test]

@@ -95,8 +95,9 @@ impl Channel {
     /// Takes the position that a join has read, unless the channel has one.
     pub(super) fn settle(&self, epoch: &Epoch, top: i64) -> Advance {
         let mut state = self.state.lock();
+        let (target, is_stale) = (state.target, state.is_stale);
         let head = state.head.get_or_insert_with(|| (epoch.clone(), top));
-        if head.0 != *epoch || head.1 < state.target { Advance::Gap } else { Advance::Done }
+        if is_stale || head.0 != *epoch || head.1 < target { Advance::Gap } else { Advance::Done }
     }
 
     /// Delivers an event if it is the next one.
@@ -140,7 +141,12 @@ impl Channel {
     /// Returns after which offset the reader reads next; `None` ends the reading.
     pub(super) fn next_read(&self) -> Option<i64> {
         let mut state = self.state.lock();
-        state.is_fetching = state.head.is_some() && (state.is_stale || state.offset() < state.target);
+        if state.head.is_none() {
+            // What happened is not forgotten: the first position is read again when it is there.
+            state.is_fetching = false;
+            return None;
+        }
+        state.is_fetching = state.is_stale || state.offset() < state.target;
         state.is_stale = false;
         state.is_fetching.then(|| state.offset())
     }

@@ -14,7 +14,7 @@ use super::channel::{Advance, Channel};
 use super::{Hub, set_gauge, void_epoch};
 use crate::access::may_join;
 use crate::feed::error_chain;
-use crate::session::Session;
+use crate::session::{Session, SessionKind};
 
 /// What is known of a room when it is joined.
 struct Head {
@@ -67,10 +67,28 @@ impl Hub {
             tracing::warn!(error = %error_chain(&error), "the position of a room cannot be read");
             ReplyError::new(ErrorCode::Unavailable, "the room cannot be read now; try again")
         })?;
+        let is_void = head.epoch == void_epoch() && room.class() == RoomClass::Explicit;
+        if is_void && session.kind() == SessionKind::Socket {
+            // It was there when the right to join it was checked.
+            return Err(self.give_up(session, join));
+        }
+        if !session.outbox.lock().has_joined(room) {
+            return Err(self.give_up(session, join));
+        }
         let (joined, cursor) = resume(&join.since, &head);
         answer(&joined);
         self.start(session, &channel, &head, cursor);
         Ok(())
+    }
+
+    /// Takes back the join of a room that was deleted meanwhile. That ended the watch that there was then; the user may
+    /// have been shown after it.
+    fn give_up(&self, session: &Session, join: &Join) -> ReplyError {
+        self.leave(session, &join.room);
+        if !self.hide(session, &join.room) && join.presence {
+            self.connections.leave(join.room.clone(), session.id());
+        }
+        ReplyError::new(ErrorCode::NotFound, "the room was deleted while it was being joined")
     }
 
     /// Joins the room of the user at its newest position, without an answer.

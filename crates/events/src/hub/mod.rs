@@ -5,6 +5,7 @@
 mod calls;
 mod channel;
 mod join;
+mod kicks;
 mod listen;
 mod observe;
 mod presence;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use rand::Rng as _;
 use switchboard_model::Timestamp;
-use switchboard_model::identity::RoomName;
+use switchboard_model::identity::{RoomName, UserId};
 use switchboard_model::ids::{ConnectionId, InstanceId};
 use switchboard_model::room::{Epoch, HistoryPage, StoredEvent};
 use switchboard_model::wire::close::CloseCode;
@@ -25,7 +26,7 @@ use switchboard_model::wire::frame::{Goaway, Hello, HelloLimits, NoticeFrame};
 use switchboard_model::wire::limits::{
     HEARTBEAT, HISTORY_EVENTS, MESSAGE_BYTES, OPS_PER_SECOND, PAYLOAD_BYTES, ROOMS_PER_SOCKET,
 };
-use switchboard_store_api::{AuthSessionStore, CallStore, RoomStore, StoreError, Stores};
+use switchboard_store_api::{AuthSessionStore, CallStore, ConnectionStore, RoomStore, StoreError, Stores};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -33,7 +34,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::connections::{ConnectError, Connections};
 use crate::outbox::BehindRoom;
-use crate::session::{Hold, Session, SessionGuard, SessionIdentity};
+use crate::session::{Hold, Session, SessionGuard, SessionIdentity, SessionKind};
 use channel::{Advance, Channel};
 pub use listen::Reach;
 use observe::Reconciliation;
@@ -61,6 +62,8 @@ pub struct HubOptions {
 struct Local {
     instance: InstanceId,
     sessions: HashMap<ConnectionId, Arc<Session>>,
+    /// How many of them listen without a socket, for each user who has any.
+    listeners: HashMap<UserId, u32>,
 }
 
 /// The sessions and joined rooms of one replica.
@@ -71,6 +74,8 @@ pub struct Hub {
     rooms: Arc<dyn RoomStore>,
     auth_sessions: Arc<dyn AuthSessionStore>,
     calls: Arc<dyn CallStore>,
+    sockets: Arc<dyn ConnectionStore>,
+    sockets_per_user: u32,
     channels: RwLock<HashMap<RoomName, Arc<Channel>>>,
     local: Mutex<Local>,
     connections: Connections,
@@ -94,8 +99,14 @@ impl Hub {
             rooms: Arc::clone(&stores.rooms),
             auth_sessions: Arc::clone(&stores.auth_sessions),
             calls: Arc::clone(&stores.calls),
+            sockets: Arc::clone(&stores.connections),
+            sockets_per_user: options.sockets_per_user,
             channels: RwLock::default(),
-            local: Mutex::new(Local { instance: options.instance, sessions: HashMap::new() }),
+            local: Mutex::new(Local {
+                instance: options.instance,
+                sessions: HashMap::new(),
+                listeners: HashMap::new(),
+            }),
             connections,
             presence: PresenceWatch::new(Arc::clone(&stores.presence)),
             readers: Semaphore::new(LOG_READERS),
@@ -115,13 +126,15 @@ impl Hub {
     /// [`ConnectError::TooMany`] when the user has as many sockets as allowed; fails when the database does.
     pub async fn connect(&self, identity: SessionIdentity, hold: Hold) -> Result<SessionGuard, ConnectError> {
         let hub = self.me.upgrade().ok_or(ConnectError::Stopped)?;
-        let session = self.register(|instance| Session::new(identity, hold, instance, hub));
+        let session = self.register(|instance| Session::new(SessionKind::Socket, (identity, hold), instance, hub));
         let guard = SessionGuard(Arc::clone(&session));
-        let entered = self.connections.connect(session.row().clone()).await;
+        let listeners = self.listeners_of(&session.identity().user_id);
+        let entered = self.connections.connect(session.row().clone(), listeners).await;
         if matches!(entered, Err(ConnectError::TooMany)) {
             session.was_not_entered();
         }
         entered?;
+        session.was_entered();
         let failed = |error| ConnectError::Store(Arc::new(error));
         let user = &session.identity().user_id;
         // After the row is there: what is offered to it from now on finds the session, which keeps it for the hello.
@@ -136,6 +149,9 @@ impl Hub {
         let mut local = self.local.lock();
         let session = Arc::new(make(local.instance.clone()));
         local.sessions.insert(session.id(), Arc::clone(&session));
+        if session.kind() == SessionKind::Listener {
+            *local.listeners.entry(session.identity().user_id.clone()).or_default() += 1;
+        }
         set_gauge("switchboard_realtime_sessions", local.sessions.len());
         session
     }
@@ -147,11 +163,20 @@ impl Hub {
             self.leave(session, &room);
             self.presence.forget(session, &room);
         }
-        if session.is_entered() {
+        if session.may_be_entered() {
             self.connections.close(session.id());
         }
         let mut local = self.local.lock();
         local.sessions.remove(&session.id());
+        let user = &session.identity().user_id;
+        if session.kind() == SessionKind::Listener
+            && let Some(count) = local.listeners.get_mut(user)
+        {
+            *count -= 1;
+            if *count == 0 {
+                local.listeners.remove(user);
+            }
+        }
         set_gauge("switchboard_realtime_sessions", local.sessions.len());
     }
 
@@ -170,6 +195,11 @@ impl Hub {
     #[must_use]
     pub fn session_count(&self) -> usize {
         self.local.lock().sessions.len()
+    }
+
+    /// Counts those who listen here for a user without a socket.
+    fn listeners_of(&self, user: &UserId) -> u32 {
+        self.local.lock().listeners.get(user).copied().unwrap_or(0)
     }
 
     fn session(&self, id: ConnectionId) -> Option<Arc<Session>> {

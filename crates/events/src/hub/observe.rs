@@ -70,6 +70,9 @@ impl FeedObserver for Hub {
             self.reconcile(tick.resync);
             self.check_credentials();
         }
+        if tick.resync {
+            self.check_kicks();
+        }
     }
 }
 

@@ -240,7 +240,13 @@ impl Hub {
             return Err(ReplyError::new(ErrorCode::NotJoined, "join the room before asking who is there"));
         }
         self.presence.watch(session, room);
-        self.presence.read(room).await.map_err(|error| unavailable(&error))
+        let found = self.presence.read(room).await.map_err(|error| unavailable(&error));
+        if !session.outbox.lock().has_joined(room) {
+            // The membership ended meanwhile, perhaps before the watch began, which then nobody else ends.
+            self.hide(session, room);
+            return Err(ReplyError::new(ErrorCode::NotJoined, "the room was left or deleted meanwhile"));
+        }
+        found
     }
 
     /// Ends the watch of a session that is in a room no longer, and shows its user there no longer; returns whether it

@@ -20,6 +20,12 @@ use crate::publisher::with_retry;
 /// The most appends of one commit.
 const BATCH_APPENDS: usize = 512;
 
+/// How many bytes one commit has at most, beside the last append that begins below that.
+const BATCH_BYTES: usize = 4 * 1024 * 1024;
+
+/// How many of them the producers here fill, so that those outside find room beside them.
+const OWN_BYTES: usize = BATCH_BYTES / 2;
+
 /// How long a batch that cannot be stored waits before it is tried again.
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -33,6 +39,25 @@ pub(super) struct Job {
 enum Origin {
     Writer(Arc<Buffer>),
     Outside(oneshot::Sender<StoreResult<StreamAppendOutcome>>),
+}
+
+/// The appends of one commit.
+#[derive(Default)]
+struct Batch {
+    appends: Vec<(StreamAppend, Origin)>,
+    bytes: usize,
+}
+
+impl Batch {
+    fn add(&mut self, append: StreamAppend, origin: Origin) {
+        self.bytes += append.chunks.iter().map(Vec::len).sum::<usize>();
+        self.appends.push((append, origin));
+    }
+
+    /// Tells whether more goes in below so many bytes.
+    fn has_room(&self, bytes: usize) -> bool {
+        self.appends.len() < BATCH_APPENDS && self.bytes < bytes
+    }
 }
 
 /// The working side of [`Streams`].
@@ -56,7 +81,7 @@ impl StreamLanes {
         while !stop.is_cancelled() {
             let (mut batch, next) = self.streams.due();
             self.gather(&mut batch);
-            if !batch.is_empty() {
+            if !batch.appends.is_empty() {
                 self.streams.flush(batch, stop).await;
                 continue;
             }
@@ -66,7 +91,7 @@ impl StreamLanes {
                 () = self.streams.work.notified() => {}
                 () = until(next) => {}
                 Some(job) = self.jobs.recv() => {
-                    batch.push((job.append, Origin::Outside(job.reply)));
+                    batch.add(job.append, Origin::Outside(job.reply));
                     self.gather(&mut batch);
                     self.streams.flush(batch, stop).await;
                 }
@@ -77,7 +102,7 @@ impl StreamLanes {
         loop {
             let (mut batch, _) = self.streams.due();
             self.gather(&mut batch);
-            if batch.is_empty() {
+            if batch.appends.is_empty() {
                 return;
             }
             self.streams.flush(batch, stop).await;
@@ -85,42 +110,48 @@ impl StreamLanes {
     }
 
     /// Takes what producers outside have sent meanwhile.
-    fn gather(&mut self, batch: &mut Vec<(StreamAppend, Origin)>) {
-        while batch.len() < BATCH_APPENDS
+    fn gather(&mut self, batch: &mut Batch) {
+        while batch.has_room(BATCH_BYTES)
             && let Ok(job) = self.jobs.try_recv()
         {
-            batch.push((job.append, Origin::Outside(job.reply)));
+            batch.add(job.append, Origin::Outside(job.reply));
         }
     }
 }
 
 impl Streams {
-    /// Takes what is due of the producers here, forgets those that have ended, and says when the next is due.
-    fn due(&self) -> (Vec<(StreamAppend, Origin)>, Option<Instant>) {
+    /// Takes what is due of the producers here, those first that have waited longest, forgets those that have ended, and
+    /// says when the next is due.
+    fn due(&self) -> (Batch, Option<Instant>) {
         let now = Instant::now();
-        let (mut batch, mut next) = (Vec::new(), None::<Instant>);
+        let mut producing = Vec::new();
         let has_ended = {
             let mut writers = self.writers.lock();
             let before = writers.len();
             writers.retain(|_, buffer| {
-                let Some(due) = buffer.due(now) else { return false };
-                if due <= now && batch.len() < BATCH_APPENDS {
-                    batch.push((buffer.take(now), Origin::Writer(Arc::clone(buffer))));
-                } else {
-                    next = Some(next.map_or(due, |next| next.min(due)));
-                }
-                true
+                let due = buffer.due(now);
+                producing.extend(due.map(|at| (at, Arc::clone(buffer))));
+                due.is_some()
             });
             writers.len() < before
         };
         if has_ended {
             self.count_writers();
         }
-        (batch, next)
+        producing.sort_unstable_by_key(|(at, _)| *at);
+        let mut batch = Batch::default();
+        for (at, buffer) in producing {
+            if at > now || !batch.has_room(OWN_BYTES) {
+                // What found no room is due since then, and goes with the next batch.
+                return (batch, Some(at));
+            }
+            batch.add(buffer.take(now), Origin::Writer(buffer));
+        }
+        (batch, None)
     }
 
-    async fn flush(&self, batch: Vec<(StreamAppend, Origin)>, stop: &CancellationToken) {
-        let (mut appends, mut origins): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+    async fn flush(&self, batch: Batch, stop: &CancellationToken) {
+        let (mut appends, mut origins): (Vec<_>, Vec<_>) = batch.appends.into_iter().unzip();
         while !appends.is_empty() {
             match with_retry(|| self.store.append(&appends)).await {
                 Ok(outcomes) => {
@@ -192,4 +223,67 @@ fn only_of_writers(appends: Vec<StreamAppend>, origins: Vec<Origin>) -> (Vec<Str
         }
     });
     kept.unzip()
+}
+
+#[cfg(test)]
+mod tests {
+    use switchboard_model::ids::{Fence, InstanceId, StreamId};
+    use switchboard_model::stream::{NewStream, StreamContent};
+    use switchboard_store_api::WriteContext;
+    use switchboard_store_sqlite::{SqliteOptions, open};
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+
+    /// As much as a producer may have waiting.
+    const PIECE: usize = 256 * 1024;
+
+    fn size(batch: &Batch) -> usize {
+        batch.appends.iter().flat_map(|(append, _)| &append.chunks).map(Vec::len).sum()
+    }
+
+    fn streams_of(batch: &Batch) -> Vec<StreamId> {
+        batch.appends.iter().map(|(append, _)| append.stream).collect()
+    }
+
+    #[tokio::test]
+    async fn a_commit_is_bounded_in_bytes_and_whoever_waits_longest_goes_first() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteOptions::new(folder.path().join("switchboard.db"));
+        let stores = open(&options, &TaskTracker::new(), CancellationToken::new()).await.unwrap();
+        let (streams, mut lanes) = Streams::new(stores.streams.clone());
+        let mut waiting = Vec::new();
+        for _ in 0..20 {
+            let new = NewStream {
+                id: StreamId::new(),
+                content: StreamContent::Binary,
+                user_id: None,
+                run_id: None,
+                fence: None,
+                producer: InstanceId::boot("test"),
+            };
+            let opened = stores.streams.open(&WriteContext::system("test"), &new).await.unwrap().now().unwrap();
+            let buffer = Arc::new(Buffer::new(&opened));
+            assert!(buffer.put(&[0; PIECE]).unwrap());
+            streams.writers.lock().insert(new.id, buffer);
+            waiting.push(new.id);
+        }
+        let mut answers = Vec::new();
+        for _ in 0..50 {
+            let chunks = vec![vec![0; PIECE / 4]; 4];
+            let append = StreamAppend { stream: StreamId::new(), fence: Fence(1), first: Some(1), chunks, end: None };
+            let (reply, answer) = oneshot::channel();
+            assert!(streams.jobs.try_send(Job { append, reply }).is_ok());
+            answers.push(answer);
+        }
+        let (mut batch, next) = streams.due();
+        assert_eq!((size(&batch), batch.bytes), (OWN_BYTES, OWN_BYTES));
+        assert!(next.is_some_and(|at| at <= Instant::now()), "the others are due, too");
+        let own = batch.appends.len();
+        assert_eq!(streams_of(&batch), waiting[..own]);
+        lanes.gather(&mut batch);
+        assert_eq!(size(&batch), BATCH_BYTES, "those outside find room beside them");
+        let (second, _) = streams.due();
+        assert_eq!(streams_of(&second), waiting[own..own * 2]);
+    }
 }

@@ -2,6 +2,7 @@
 //!
 //! The database is the truth: who may write, what is stored and how a stream ended. Signals only say when to look.
 
+mod awaited;
 mod flusher;
 mod reader;
 mod topic;
@@ -13,17 +14,19 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use switchboard_model::feed::{SignalKind, Tick};
 use switchboard_model::ids::StreamId;
-use switchboard_model::stream::{NewStream, StreamAppend};
+use switchboard_model::stream::{NewStream, StreamAppend, StreamContent};
 use switchboard_store_api::{StoreError, StoreResult, StreamAppendOutcome, StreamStore, WriteContext};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+pub use awaited::OutputWait;
 pub use flusher::StreamLanes;
 pub use reader::StreamReader;
 pub use writer::{StreamWriter, WriteError};
 
 use crate::feed::{FeedObserver, error_chain};
+use awaited::Awaited;
 use flusher::Job;
 use topic::Topic;
 use writer::Buffer;
@@ -34,6 +37,9 @@ const LANE_JOBS: usize = 256;
 /// The most streams that are ended in one commit because their producer was lost.
 const INTERRUPT_BATCH: u32 = 500;
 
+/// How many streams this replica remembers the content of.
+const KNOWN_CONTENTS: usize = 10_000;
+
 /// The streams of one replica.
 pub struct Streams {
     store: Arc<dyn StreamStore>,
@@ -42,6 +48,10 @@ pub struct Streams {
     jobs: mpsc::Sender<Job>,
     writers: Mutex<HashMap<StreamId, Arc<Buffer>>>,
     topics: Mutex<HashMap<StreamId, Weak<Topic>>>,
+    /// Who waits for runs that have written nothing.
+    awaited: Awaited,
+    /// What the chunks of some streams are, which never changes.
+    contents: Mutex<HashMap<StreamId, StreamContent>>,
     /// When the next lease of a producer ends.
     due: watch::Sender<Option<Instant>>,
 }
@@ -57,6 +67,8 @@ impl Streams {
             jobs,
             writers: Mutex::default(),
             topics: Mutex::default(),
+            awaited: Awaited::default(),
+            contents: Mutex::default(),
             due: watch::Sender::new(None),
         });
         (Arc::clone(&streams), StreamLanes::new(streams, waiting))
@@ -84,6 +96,26 @@ impl Streams {
         let (reply, answer) = oneshot::channel();
         self.jobs.send(Job { append, reply }).await.map_err(|_| stopped())?;
         answer.await.map_err(|_| stopped())?
+    }
+
+    /// Returns what the chunks of a stream are; `None` when there is no such stream. One that was deleted since it was
+    /// last asked for may still be known here.
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    pub async fn content(&self, stream: StreamId) -> StoreResult<Option<StreamContent>> {
+        if let Some(content) = self.contents.lock().get(&stream) {
+            return Ok(Some(*content));
+        }
+        let found = self.store.find(stream).await?.map(|stream| stream.content);
+        if let Some(content) = found {
+            let mut contents = self.contents.lock();
+            if contents.len() >= KNOWN_CONTENTS {
+                contents.clear();
+            }
+            contents.insert(stream, content);
+        }
+        Ok(found)
     }
 
     /// Follows a stream after the chunk with number `after`.
@@ -160,6 +192,12 @@ impl Streams {
 impl FeedObserver for Streams {
     fn observe(&self, tick: &Tick) {
         for signal in &tick.signals {
+            if signal.kind == SignalKind::OutputBegan {
+                if let Ok(run) = signal.key.parse() {
+                    self.awaited.wake(run);
+                }
+                continue;
+            }
             let Ok(stream) = signal.key.parse::<StreamId>() else { continue };
             match signal.kind {
                 SignalKind::StreamGrew => {
@@ -178,6 +216,7 @@ impl FeedObserver for Streams {
         if tick.resync {
             let topics: Vec<_> = self.topics.lock().values().filter_map(Weak::upgrade).collect();
             topics.iter().for_each(|topic| topic.mark());
+            self.awaited.wake_all();
         }
         let due = tick.next.stream.map(|at| Instant::now() + (at - tick.now).to_std().unwrap_or_default());
         self.due.send_replace(due);

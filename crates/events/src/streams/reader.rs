@@ -26,12 +26,13 @@ pub struct StreamReader {
     changed: watch::Receiver<()>,
     stream: StreamId,
     after: i64,
+    began: Instant,
 }
 
 impl StreamReader {
     pub(super) fn new(streams: Arc<Streams>, topic: Arc<Topic>, stream: StreamId, after: i64) -> Self {
         let changed = topic.changed.subscribe();
-        Self { streams, topic: Some(topic), changed, stream, after }
+        Self { streams, topic: Some(topic), changed, stream, after, began: Instant::now() }
     }
 
     /// Returns the number after which the next page begins.
@@ -61,12 +62,12 @@ impl StreamReader {
     /// Returns what follows now, perhaps nothing.
     async fn look(&self) -> StoreResult<Option<StreamPage>> {
         let Some(topic) = &self.topic else { return Ok(None) };
-        if let Some(page) = topic.known(self.after) {
+        if let Some(page) = topic.known(self.after, self.began) {
             return Ok(Some(page));
         }
         let asked = Instant::now();
         let _turn = topic.turn.lock().await;
-        if let Some(page) = topic.known(self.after) {
+        if let Some(page) = topic.known(self.after, self.began) {
             return Ok(Some(page));
         }
         if let Some(stream) = topic.read_since(asked).filter(|stream| stream.tail <= self.after) {

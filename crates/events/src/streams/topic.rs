@@ -32,6 +32,8 @@ struct State {
     bytes: usize,
     /// When the last read was begun.
     read_at: Option<Instant>,
+    /// When something was last said to have changed.
+    marked_at: Option<Instant>,
 }
 
 impl Topic {
@@ -39,6 +41,7 @@ impl Topic {
     pub(super) fn mark(&self) {
         {
             let mut state = self.state.lock();
+            state.marked_at = Some(Instant::now());
             if state.stream.as_ref().is_some_and(|stream| stream.state.is_terminal()) {
                 state.stream = None;
             }
@@ -46,10 +49,14 @@ impl Topic {
         self.changed.send_replace(());
     }
 
-    /// Returns what follows number `after`, or that nothing does, if that is known without reading.
-    pub(super) fn known(&self, after: i64) -> Option<StreamPage> {
+    /// Returns what follows number `after`, or that nothing does, if that is known without reading. An end counts for
+    /// readers who began before it was read: by the time that later ones came, somebody may have gone on with the stream.
+    pub(super) fn known(&self, after: i64, began: Instant) -> Option<StreamPage> {
         let state = self.state.lock();
         let stream = state.stream.clone()?;
+        if stream.state.is_terminal() && state.read_at.is_none_or(|read_at| read_at < began) {
+            return None;
+        }
         if after >= stream.tail {
             return stream.state.is_terminal().then(|| StreamPage { stream, chunks: Vec::new() });
         }
@@ -91,7 +98,9 @@ impl Topic {
             // A page from further back: what is kept are the newest chunks or none.
             state.clear();
         }
-        state.stream = Some(page.stream.clone());
+        // What was said to have changed since the read began may be that somebody has gone on after this end.
+        let is_doubtful = page.stream.state.is_terminal() && state.marked_at.is_some_and(|at| at >= read_at);
+        state.stream = (!is_doubtful).then(|| page.stream.clone());
     }
 
     /// Takes over chunks that this replica has just stored, from number `first` to the new tail.
@@ -127,6 +136,8 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use switchboard_model::ids::StreamId;
     use switchboard_model::stream::{StreamContent, StreamState};
 
@@ -150,7 +161,11 @@ mod tests {
     }
 
     fn known(topic: &Topic, after: i64) -> Option<Vec<i64>> {
-        topic.known(after).map(|page| page.chunks.iter().map(|chunk| chunk.seq).collect())
+        known_since(topic, after, Instant::now() - Duration::from_secs(60))
+    }
+
+    fn known_since(topic: &Topic, after: i64, began: Instant) -> Option<Vec<i64>> {
+        topic.known(after, began).map(|page| page.chunks.iter().map(|chunk| chunk.seq).collect())
     }
 
     #[tokio::test]
@@ -179,6 +194,33 @@ mod tests {
         assert_eq!(known(&topic, 2), Some(vec![]));
         topic.mark();
         assert_eq!(known(&topic, 2), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_nothing_to_readers_who_came_after_it_was_read() {
+        let topic = Topic::default();
+        let early = Instant::now();
+        topic.learn(&page(2, 1..=2, StreamState::Failed), Instant::now());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let late = Instant::now();
+        assert_eq!(known_since(&topic, 0, early), Some(vec![1, 2]));
+        assert_eq!(known_since(&topic, 0, late), None, "the next attempt may have begun");
+        assert_eq!(known_since(&topic, 2, late), None);
+        topic.learn(&page(2, 1..=2, StreamState::Open), late);
+        assert_eq!(known_since(&topic, 1, late), Some(vec![2]));
+        assert_eq!(known_since(&topic, 2, late), None, "more may come");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_that_was_read_while_the_stream_was_opened_again_is_not_believed() {
+        let topic = Topic::default();
+        let read_at = Instant::now();
+        topic.mark();
+        topic.learn(&page(2, 1..=2, StreamState::Failed), read_at);
+        assert_eq!(known(&topic, 2), None);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        topic.learn(&page(2, 1..=2, StreamState::Failed), Instant::now());
+        assert_eq!(known(&topic, 2), Some(vec![]), "nothing has changed since");
     }
 
     #[tokio::test]

@@ -153,7 +153,7 @@ impl Buffer {
     }
 
     /// Takes data if there is room.
-    fn put(&self, data: &[u8]) -> Result<bool, WriteError> {
+    pub(super) fn put(&self, data: &[u8]) -> Result<bool, WriteError> {
         let mut state = self.state.lock();
         if let Some(fate) = &state.fate {
             return Err(fate.clone().err().unwrap_or(WriteError::Fenced));
@@ -180,15 +180,15 @@ impl Buffer {
         self.stopping.cancel();
     }
 
-    /// Returns when the flusher has to take something; `None` once the stream has ended.
+    /// Returns from when on the flusher has to take something, which may be past; `None` once the stream has ended.
     pub(super) fn due(&self, now: Instant) -> Option<Instant> {
         let state = self.state.lock();
         if state.fate.is_some() {
             return None;
         }
         Some(match state.since {
-            _ if state.end.is_some() => now,
-            Some(_) if !state.has_started || state.pending.len() >= GATHER_BYTES => now,
+            since if state.end.is_some() => since.unwrap_or(now),
+            Some(since) if !state.has_started || state.pending.len() >= GATHER_BYTES => since,
             Some(since) => (since + GATHER).min(state.beat),
             None => state.beat,
         })

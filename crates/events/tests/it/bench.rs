@@ -73,18 +73,36 @@ pub(crate) async fn announce(stores: &Stores) -> InstanceId {
 
 impl Bench {
     pub(crate) async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// Makes a bus over other stores than usual.
+    pub(crate) async fn with(change: impl FnOnce(&mut Stores)) -> Self {
+        let (bench, feed, stop) = Self::wired(change).await;
+        TaskTracker::new().spawn(feed.run(stop));
+        bench
+    }
+
+    /// Makes a bus that hears nothing of what changes, but what a test tells it.
+    pub(crate) async fn deaf() -> Self {
+        Self::wired(|_| {}).await.0
+    }
+
+    async fn wired(change: impl FnOnce(&mut Stores)) -> (Self, Feed, CancellationToken) {
         let folder = tempfile::tempdir().unwrap();
         let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
         let options = SqliteOptions::new(folder.path().join("bus.db"));
-        let stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
+        let mut stores = switchboard_store_sqlite::open(&options, &tracker, stop.clone()).await.unwrap();
+        change(&mut stores);
         let instance = announce(&stores).await;
         let hub = Hub::new(&stores, HubOptions { instance, sockets_per_user: SOCKETS }, tracker.clone(), stop.clone());
         let (publisher, lanes) = Publisher::new(stores.rooms.clone(), stores.feed.clone(), hub.clone());
         let observers = vec![hub.clone() as Arc<dyn FeedObserver>];
-        tracker.spawn(Feed::new(stores.feed.clone(), TickRequest::default(), observers).run(stop.clone()));
+        let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
         tracker.spawn(lanes.run(stop.clone()));
         let operations = Operations::new(hub.clone(), publisher.clone(), &stores);
-        Self { stores, hub, publisher, operations, _folder: folder, _stop: stop.drop_guard() }
+        let bench = Self { stores, hub, publisher, operations, _folder: folder, _stop: stop.clone().drop_guard() };
+        (bench, feed, stop)
     }
 
     /// Lets the hub know that it may have missed signals.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use chrono::TimeDelta;
-use switchboard_events::{ConnectError, Hold, Outgoing, Session, SessionGuard};
+use switchboard_events::{ConnectError, Hold, Outgoing, Reach, Session, SessionGuard, SessionIdentity};
 use switchboard_model::Timestamp;
 use switchboard_model::auth_session::Credential;
 use switchboard_model::connection::Connection;
 use switchboard_model::page::PageRequest;
+use switchboard_model::ticket::Grants;
 use switchboard_model::wire::close::CloseCode;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_store_api::WriteContext;
@@ -94,6 +95,53 @@ async fn a_kicked_socket_is_closed_for_good() {
     assert!(bench.stores.connections.kick(&WriteContext::system("test"), ann.id()).await.unwrap());
     assert_eq!(closed(&ann).await, CloseCode::Kicked);
     bench.send(&other, r#"{"id":1,"op":"ping"}"#).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kick_that_nobody_heard_of_is_found_by_the_resync() {
+    let bench = Bench::deaf().await;
+    let ann = bench.connect("ann").await;
+    let other = bench.connect("ann").await;
+    assert!(bench.stores.connections.kick(&WriteContext::system("test"), ann.id()).await.unwrap());
+    bench.lose_the_feed().await;
+    assert_eq!(closed(&ann).await, CloseCode::Kicked);
+    bench.send(&other, r#"{"id":1,"op":"ping"}"#).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sockets_of_a_replica_that_was_given_up_are_not_kicked() {
+    let bench = Bench::deaf().await;
+    let ann = bench.connect("ann").await;
+    let instance = rows(&bench).await[0].instance.clone();
+    bench.stores.instances.deregister(&instance).await.unwrap();
+    bench.lose_the_feed().await;
+    bench.hub.rejoin(announce(&bench.stores).await);
+    assert_eq!(closed(&ann).await, CloseCode::Reconnect, "it comes back at once");
+}
+
+/// Begins to listen to the room of a user without a socket.
+async fn listen(bench: &Bench, user: &str, reach: Reach) -> Result<SessionGuard, ErrorCode> {
+    let identity = SessionIdentity { user_id: user.parse().unwrap(), grants: Grants::default() };
+    let heard = bench.hub.listen(identity, hold(user, None), reach, &[]).await;
+    heard.map(|(session, _)| session).map_err(|error| error.code)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn listeners_and_sockets_of_a_user_count_together() {
+    let bench = Bench::new().await;
+    let mut open = vec![listen(&bench, "ann", Reach::OfUser).await.unwrap(), bench.connect("ann").await];
+    for _ in 2..SOCKETS {
+        open.push(listen(&bench, "ann", Reach::OfUser).await.unwrap());
+    }
+    assert_eq!(listen(&bench, "ann", Reach::OfUser).await.err(), Some(ErrorCode::TooManyConnections));
+    assert!(matches!(bench.try_connect("ann", hold("ann", None)).await, Err(ConnectError::TooMany)));
+    assert_eq!(rows(&bench).await.len(), 1, "only sockets have rows");
+    listen(&bench, "bob", Reach::OfUser).await.unwrap();
+    // A program has no user; what it may do is limited by its requests.
+    let programs = futures_util::future::join_all((0..=SOCKETS).map(|_| listen(&bench, "key", Reach::EveryRoom))).await;
+    assert!(programs.iter().all(Result::is_ok));
+    open.remove(0);
+    bench.connect("ann").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use switchboard_events::{Feed, StreamReader, StreamWriter, Streams, WriteError};
 use switchboard_model::feed::TickRequest;
-use switchboard_model::ids::{InstanceId, StreamId};
+use switchboard_model::ids::{InstanceId, RunId, StreamId};
 use switchboard_model::stream::{
     NewStream, STREAM_BYTES, StreamAppend, StreamContent, StreamEnd, StreamPage, StreamState,
 };
@@ -197,4 +197,17 @@ async fn a_stream_does_not_grow_without_bound() {
     };
     assert_eq!(error, WriteError::TooLarge);
     drop(writer);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn those_who_wait_for_a_run_are_told_when_it_writes_and_when_it_is_gone() {
+    let place = Place::new().await;
+    let (writing, gone) = (RunId::new(), RunId::new());
+    let mut first = place.streams.await_output(writing);
+    let mut second = place.streams.await_output(writing);
+    place.streams.open(&NewStream { run_id: Some(writing), ..new_stream() }).await.unwrap();
+    let both = async { tokio::join!(first.changed(), second.changed()) };
+    timeout(Duration::from_secs(30), both).await.unwrap();
+    // No signal tells of a run that is not there: the common look does.
+    timeout(Duration::from_secs(30), place.streams.await_output(gone).changed()).await.unwrap();
 }

@@ -51,10 +51,15 @@ pub(crate) async fn call(
     request: Once<CallRequest>,
 ) -> ApiResult<FoundOrCreated<Call>> {
     let Once { value: CallRequest { event, payload, timeout, when_absent, wait }, claim } = request;
-    let timeout = length(timeout)?;
+    let most = longest_wait(&app);
+    let timeout = length(timeout.unwrap_or_else(|| match wait {
+        Some(_) => CALL_TIMEOUT,
+        // Whoever says nothing of time is told how the call ended, so it ends while the request may wait.
+        None => CALL_TIMEOUT.min(Span::from_millis(u64::try_from(most.as_millis()).unwrap_or(u64::MAX))),
+    }))?;
     let wait = match wait {
         Some(wait) => wait_ends(&app, wait).map(|_| wait.to_std())?,
-        None => timeout.to_std().min(longest_wait(&app)),
+        None => timeout.to_std().min(most),
     };
     if event.as_str().starts_with(RESERVED) {
         return Err(ApiError::field(ErrorCode::ValidationFailed, "event", "names with sb. are the server's own"));
@@ -95,8 +100,7 @@ pub(crate) async fn get(
 }
 
 /// Checks how long a client may take.
-fn length(timeout: Option<Span>) -> ApiResult<Span> {
-    let timeout = timeout.unwrap_or(CALL_TIMEOUT);
+fn length(timeout: Span) -> ApiResult<Span> {
     if timeout == Span::default() || timeout > LONGEST_CALL {
         let detail = format!("must be more than 0s and at most {LONGEST_CALL}");
         return Err(ApiError::field(ErrorCode::ValidationFailed, "timeout", detail));

@@ -26,7 +26,7 @@ use switchboard_model::wire::stream::{
     StreamReading, StreamRequest,
 };
 use switchboard_store_api::{StopOutcome, StreamAppendOutcome, WriteContext, Written};
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::access::Caller;
 use crate::answer::Created;
@@ -147,7 +147,10 @@ pub(crate) async fn append(
 ) -> ApiResult<Body<StreamAppended>> {
     let StreamAppendRequest { fence, first, chunks, end } = request;
     check_end(end.as_ref())?;
-    let content = if chunks.is_empty() { StreamContent::Text } else { existing(&app, id).await?.content };
+    let content = match chunks.is_empty() {
+        true => StreamContent::Text,
+        false => app.streams.content(id).await?.ok_or_else(|| ApiError::not_found("stream"))?,
+    };
     let chunks = decoded(content, first, chunks)?;
     store(&app, StreamAppend { stream: id, fence, first: Some(first), chunks, end }).await
 }
@@ -246,7 +249,7 @@ pub(crate) struct ReadQuery {
     #[schemars(range(min = 1, max = STREAM_CHUNKS), extend("default" = STREAM_CHUNKS))]
     limit: Option<u32>,
     /// How long to wait when nothing follows yet; not at all when absent.
-    wait: Option<Span>,
+    pub(super) wait: Option<Span>,
 }
 
 /// Where a reader of events goes on.
@@ -323,11 +326,21 @@ pub(crate) async fn read(
 
 /// Reads a stretch, and waits for one if asked to.
 pub(super) async fn stretch(app: &AppState, id: StreamId, query: &ReadQuery) -> ApiResult<StreamReading> {
+    let until = query.wait.map(|wait| wait_ends(app, wait)).transpose()?;
+    stretch_until(app, id, query, until).await
+}
+
+/// Reads a stretch, and waits for one if there is a time until which to.
+pub(super) async fn stretch_until(
+    app: &AppState,
+    id: StreamId,
+    query: &ReadQuery,
+    until: Option<Instant>,
+) -> ApiResult<StreamReading> {
     let limit = within(query.limit.unwrap_or(STREAM_CHUNKS), STREAM_CHUNKS)?;
     let gone = || ApiError::not_found("stream");
-    let until = wait_ends(app, query.wait.unwrap_or_default())?;
     let mut page = app.stores.streams.read(id, query.after, limit).await?.ok_or_else(gone)?;
-    if page.chunks.is_empty() && !page.is_last(query.after) && query.wait.is_some() {
+    if let Some(until) = until.filter(|_| page.chunks.is_empty() && !page.is_last(query.after)) {
         let mut reader = app.streams.reader(id, query.after);
         let next = tokio::select! {
             next = timeout_at(until, reader.next()) => next.ok().transpose()?,

@@ -177,7 +177,7 @@ pub(crate) async fn release(
 
 async fn report(app: &AppState, run: &Run, fence: Fence, ending: Ending) -> ApiResult<Body<ReportResponse>> {
     // What a worker brings back is stored and shown, as what a replica brings back is.
-    let ending = ending.redacted(&Redactor::default());
+    let ending = ending.redacted(&redactor(run));
     if run.fence == fence {
         // Before the run ends: nobody is to find it ended and its output open.
         run_output::end(app, run, &ending).await?;
@@ -186,6 +186,11 @@ async fn report(app: &AppState, run: &Run, fence: Fence, ending: Ending) -> ApiR
         FinishOutcome::Accepted(state) | FinishOutcome::Repeated(state) => Ok(Body(ReportResponse { state })),
         FinishOutcome::Fenced => Err(fenced()),
     }
+}
+
+/// Knows the secrets of a run that an external worker executes: its action has none, its input may.
+pub(super) fn redactor(run: &Run) -> Redactor {
+    Redactor::of_input(run.input.as_ref())
 }
 
 /// Returns how long the task lets a failed attempt wait; as long as usual when the task was deleted.

@@ -13,6 +13,7 @@ use switchboard_model::wire::SUBPROTOCOL;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::limits::MESSAGE_BYTES;
 
+use super::budget::MessageBudget;
 use super::session;
 use super::ticket::{TicketQuery, burn, no_credential, offered_tickets, one_ticket};
 use crate::access::{authenticate, presented_bearer};
@@ -36,6 +37,7 @@ const MAX_WRITE_BUFFER_BYTES: usize = 2 * 1024 * 1024;
 pub(crate) async fn upgrade(
     State(app): State<App>,
     request_id: RequestId,
+    budget: MessageBudget,
     headers: HeaderMap,
     query: ApiResult<Query<TicketQuery>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -60,7 +62,7 @@ pub(crate) async fn upgrade(
         .max_write_buffer_size(MAX_WRITE_BUFFER_BYTES)
         // Guard and token move along, so that an upgrade that never happens forgets the session too.
         .on_upgrade(async move |socket| {
-            session::run(socket, guard, app).await;
+            session::run(socket, guard, app, budget).await;
             drop(token);
         }))
 }

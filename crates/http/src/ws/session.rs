@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_tungstenite::tungstenite;
 use tracing::Instrument as _;
 
+use super::budget::{MessageBudget, TooManyFragments};
 use crate::{App, AppState};
 
 /// How long the close handshake may take.
@@ -67,6 +68,11 @@ impl End {
             Some(tungstenite::Error::Capacity(_)) => {
                 Self::Fault { code: CloseCode::TooBig.number(), reason: CloseCode::TooBig.reason() }
             }
+            Some(tungstenite::Error::Io(error))
+                if error.get_ref().is_some_and(|inner| inner.is::<TooManyFragments>()) =>
+            {
+                Self::Fault { code: CloseCode::TooBig.number(), reason: "too many fragments" }
+            }
             Some(tungstenite::Error::Utf8(_)) => Self::Fault { code: close_code::INVALID, reason: "not valid UTF-8" },
             Some(tungstenite::Error::Protocol(fault)) if !is_loss(fault) => {
                 Self::Fault { code: close_code::PROTOCOL, reason: "protocol error" }
@@ -89,17 +95,18 @@ pub(crate) fn describe_metrics() {
 }
 
 /// Serves a socket until its end.
-pub(super) async fn run(socket: WebSocket, session: SessionGuard, app: App) {
+pub(super) async fn run(socket: WebSocket, session: SessionGuard, app: App, budget: MessageBudget) {
     let span = tracing::info_span!("ws.session", conn_id = %session.id());
-    serve(socket, session, app).instrument(span).await;
+    budget.begin();
+    serve(socket, session, app, &budget).instrument(span).await;
 }
 
-async fn serve(socket: WebSocket, session: SessionGuard, app: App) {
+async fn serve(socket: WebSocket, session: SessionGuard, app: App, budget: &MessageBudget) {
     let (mut sink, mut stream) = socket.split();
     let ping = Notify::new();
     let end = tokio::select! {
         end = write(&mut sink, &session, &ping) => end,
-        end = read(&mut stream, &session, &app, &ping) => end,
+        end = read((&mut stream, budget), &session, &app, &ping) => end,
     };
     // From here on nobody can reach the session any more, however long the farewell takes.
     drop(session);
@@ -151,7 +158,12 @@ async fn within_patience(writing: impl Future<Output = Result<(), axum::Error>>)
 }
 
 /// Reads operations and watches for signs of life. Every frame is one, whatever it carries.
-async fn read(stream: &mut Stream, session: &Arc<Session>, app: &AppState, ping: &Notify) -> End {
+async fn read(
+    (stream, budget): (&mut Stream, &MessageBudget),
+    session: &Arc<Session>,
+    app: &AppState,
+    ping: &Notify,
+) -> End {
     let mut is_asked = false;
     let mut patience = HEARTBEAT;
     loop {
@@ -169,6 +181,10 @@ async fn read(stream: &mut Stream, session: &Arc<Session>, app: &AppState, ping:
                 continue;
             }
         };
+        match &message {
+            Message::Ping(payload) | Message::Pong(payload) => budget.spend_control(payload.len()),
+            _ => budget.spend_all(),
+        }
         is_asked = false;
         patience = HEARTBEAT;
         // Whoever sends too fast is not read from; the network slows them down.
@@ -213,6 +229,9 @@ mod tests {
     #[test]
     fn faults_of_the_protocol_have_the_codes_of_the_rfc() {
         let end = |error: tungstenite::Error| End::of(axum::Error::new(error)).code();
+        let fragments = std::io::Error::new(std::io::ErrorKind::InvalidData, TooManyFragments);
+        assert_eq!(end(tungstenite::Error::Io(fragments)), Some(1009));
+        assert_eq!(end(tungstenite::Error::Io(std::io::ErrorKind::InvalidData.into())), None);
         let too_long = CapacityError::MessageTooLong { size: 2, max_size: 1 };
         assert_eq!(end(tungstenite::Error::Capacity(too_long)), Some(1009));
         assert_eq!(end(tungstenite::Error::Utf8(String::new())), Some(1007));

@@ -265,3 +265,55 @@ async fn runs_of_other_pools_are_not_there() {
         async |key: &str| replica.ask_as(key, "POST", "/api/v1/pools/gpu/lease", &request(json!({}))).await.status;
     assert_eq!((lease(&own).await, lease(&every).await, lease(&foreign).await), (200, 200, 403));
 }
+
+#[tokio::test]
+async fn what_a_worker_writes_is_kept_without_the_secrets_of_the_run() {
+    let replica = Replica::boot().await;
+    let task = pull_task(&replica, "resize", "gpu").await;
+    trigger(&replica, &task, r#"{"password": "correct-horse", "size": 3}"#).await;
+    let (path, fence, _) = lease_one(&replica, "gpu").await;
+    let chunks = json!(["signed in by correct-horse\n", "Authorization: Bearer abcdefghijklmnop\n", "size 3\n"]);
+    let request = json!({"fence": fence, "first": 1, "chunks": chunks}).to_string();
+    for _ in 0..2 {
+        let answer = replica.ask("POST", &format!("{path}/output"), &request).await;
+        assert_eq!(answer.json()["tail"], 3, "{}", answer.text());
+    }
+    let read = replica.ask("GET", &format!("{path}/output"), "").await.json();
+    let texts: Vec<&str> =
+        read["chunks"].as_array().unwrap().iter().map(|chunk| chunk["data"].as_str().unwrap()).collect();
+    assert_eq!(texts[0], "signed in by [redacted]\n");
+    assert!(texts[1].contains("[redacted]") && !texts[1].contains("abcdefghijklmnop"), "{texts:?}");
+    assert_eq!(texts[2], "size 3\n");
+    let failure = json!({"fence": fence, "error": "no entry for correct-horse"}).to_string();
+    assert_eq!(replica.ask("POST", &format!("{path}/fail"), &failure).await.status, 200);
+    let shown = replica.ask("GET", &path, "").await.json();
+    assert_eq!(shown["error"], "no entry for [redacted]");
+}
+
+#[tokio::test]
+async fn a_reader_waits_for_the_first_word_of_a_run_and_for_its_silent_end() {
+    let replica = Replica::boot().await;
+    let task = pull_task(&replica, "resize", "gpu").await;
+    for writes in [true, false] {
+        trigger(&replica, &task, "1").await;
+        let (path, fence, _) = lease_one(&replica, "gpu").await;
+        let url = format!("{path}/output?wait=20s");
+        let working = async {
+            if writes {
+                let request = json!({"fence": fence, "chunks": ["a"]}).to_string();
+                assert_eq!(replica.ask("POST", &format!("{path}/output"), &request).await.status, 200);
+            }
+            let end = json!({"fence": fence}).to_string();
+            assert_eq!(replica.ask("POST", &format!("{path}/finish"), &end).await.status, 200);
+        };
+        let (read, ()) = tokio::join!(replica.ask("GET", &url, ""), working);
+        let read = read.json();
+        let chunks = read["chunks"].as_array().unwrap().len();
+        assert_eq!((chunks, &read["ended"]), (usize::from(writes), &json!(!writes)).to_owned());
+    }
+    // Who does not wait is told at once that there is nothing.
+    trigger(&replica, &task, "1").await;
+    let (path, ..) = lease_one(&replica, "gpu").await;
+    let read = replica.ask("GET", &format!("{path}/output"), "").await.json();
+    assert_eq!((&read["chunks"], &read["ended"]), (&json!([]), &json!(false)));
+}

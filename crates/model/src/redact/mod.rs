@@ -37,6 +37,16 @@ impl Redactor {
         }
     }
 
+    /// Knows what the input of a run gives under the name of a secret, such as `password`.
+    #[must_use]
+    pub fn of_input(input: Option<&JsonText>) -> Self {
+        let mut values = Vec::new();
+        if let Some(input) = input.and_then(|input| input.decode::<serde_json::Value>().ok()) {
+            collect_secrets(&input, &mut values);
+        }
+        Self::knowing(values.iter().map(String::as_str))
+    }
+
     /// Knows some values, and the longer ones of their parts.
     #[must_use]
     pub fn knowing<'a>(values: impl IntoIterator<Item = &'a str>) -> Self {
@@ -122,6 +132,22 @@ impl Ending {
             Self::Retry { error: text, delay } => Self::Retry { error: error(text), delay },
             Self::Cancelled | Self::Released => self,
         }
+    }
+}
+
+/// Collects the texts that stand under the name of a secret.
+fn collect_secrets(value: &serde_json::Value, found: &mut Vec<String>) {
+    match value {
+        serde_json::Value::Object(members) => {
+            for (name, member) in members {
+                match member {
+                    serde_json::Value::String(text) if shapes::is_secret_name(name) => found.push(text.clone()),
+                    member => collect_secrets(member, found),
+                }
+            }
+        }
+        serde_json::Value::Array(items) => items.iter().for_each(|item| collect_secrets(item, found)),
+        _ => {}
     }
 }
 
@@ -260,5 +286,14 @@ mod tests {
             prop_assert_eq!(once.decode::<Vec<String>>().unwrap().len(), parts.len());
             prop_assert_eq!(redactor.json(&once), once);
         }
+    }
+
+    #[test]
+    fn what_an_input_gives_as_a_secret_is_known() {
+        let input = JsonText::parse(r#"{"user": "ann", "db": [{"Password": "s3cr3t-word"}], "token": "t"}"#).unwrap();
+        let redactor = Redactor::of_input(Some(&input));
+        assert_eq!(redactor.text("ann logs in by s3cr3t-word"), "ann logs in by [redacted]");
+        assert_eq!(redactor.text("t is too short"), "t is too short");
+        assert_eq!(Redactor::of_input(None).text("s3cr3t-word"), "s3cr3t-word");
     }
 }

@@ -4,6 +4,9 @@ use crate::span::Span;
 
 /// The largest WebSocket frame and message, in bytes.
 pub const MESSAGE_BYTES: usize = 64 * 1024;
+/// What the heads of the fragments of a message may have, in bytes; a fragment has at least six, so no message has more
+/// than about 20 thousand.
+pub const FRAGMENT_BYTES: usize = 64 * 1024;
 /// The largest event payload on every path, in bytes.
 pub const PAYLOAD_BYTES: usize = 60 * 1024;
 /// The largest REST body, in bytes.

@@ -117,14 +117,15 @@ pub struct CallRequest {
     /// What it carries; `null` when absent.
     #[serde(default = "JsonText::null")]
     pub payload: JsonText,
-    /// How long a client has to answer, at most 5 minutes; 30 seconds when absent.
+    /// How long a client has to answer, at most 5 minutes. When absent: 30 seconds, or, unless `wait` is given, as long as
+    /// a request may wait if that is less.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout: Option<Span>,
     /// What happens while the user has no socket.
     #[serde(default)]
     pub when_absent: WhenAbsent,
-    /// How long this request waits for the answer: until the timeout when absent, as far as a request may take that
-    /// long; `0s` does not wait.
+    /// How long this request waits for the answer: until the timeout when absent, as far as a request may wait that
+    /// long; `0s` does not wait. A request that waits less than the call is answered with the open call.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait: Option<Span>,
 }

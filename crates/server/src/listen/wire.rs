@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use switchboard_http::MessageBudget;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
@@ -29,6 +30,14 @@ impl Exchanges {
     fn count(&self) -> u64 {
         self.0.load(Ordering::Acquire)
     }
+}
+
+/// What the bytes of a connection and its requests tell each other.
+#[derive(Clone, Default)]
+pub(super) struct Track {
+    pub(super) exchanges: Exchanges,
+    /// Bounds what a socket may send before a message is whole.
+    pub(super) budget: MessageBudget,
 }
 
 /// A request and its answer; dropping it ends the exchange.
@@ -84,7 +93,7 @@ impl Patience {
 /// A stream that gives up on clients that take too long; `held` is kept for as long as it is open.
 pub(super) struct Wire<S, H> {
     stream: S,
-    exchanges: Exchanges,
+    track: Track,
     /// The count at the last read.
     seen: u64,
     head: Patience,
@@ -94,10 +103,11 @@ pub(super) struct Wire<S, H> {
 
 impl<S, H> Wire<S, H> {
     /// Wraps the stream of a new connection, whose first head is waited for from now on.
-    pub(super) fn new(stream: S, exchanges: Exchanges, header_timeout: Duration, held: H) -> Self {
+    pub(super) fn new(stream: S, track: Track, header_timeout: Duration, held: H) -> Self {
         let mut head = Patience::new(header_timeout);
         head.start();
-        Self { stream, seen: exchanges.count(), exchanges, head, write: Patience::new(STUCK_AFTER), _held: held }
+        let seen = track.exchanges.count();
+        Self { stream, track, seen, head, write: Patience::new(STUCK_AFTER), _held: held }
     }
 
     /// Lets a write that makes progress go on, and one that does not fail after a while.
@@ -115,7 +125,10 @@ impl<S: AsyncRead + Unpin, H: Unpin> AsyncRead for Wire<S, H> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let count = self.exchanges.count();
+        if let Err(error) = self.track.budget.read(buffer.filled().len() - before) {
+            return Poll::Ready(Err(error));
+        }
+        let count = self.track.exchanges.count();
         if count != self.seen {
             self.seen = count;
             self.head.stop();
@@ -172,8 +185,9 @@ mod tests {
 
     fn pair() -> (DuplexStream, Wire<DuplexStream, ()>, Exchanges) {
         let (client, server) = duplex(64);
-        let exchanges = Exchanges::default();
-        (client, Wire::new(server, exchanges.clone(), LIMIT, ()), exchanges)
+        let track = Track::default();
+        let exchanges = track.exchanges.clone();
+        (client, Wire::new(server, track, LIMIT, ()), exchanges)
     }
 
     async fn read_byte(wire: &mut Wire<DuplexStream, ()>) -> io::Result<u8> {

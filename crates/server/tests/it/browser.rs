@@ -6,13 +6,17 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::Html;
 use axum::routing::get;
+use futures_util::future::join;
 use serde_json::{Value, json};
 use switchboard_client::Client;
+use switchboard_model::call::{Call, CallState, WhenAbsent};
+use switchboard_model::json_text::JsonText;
+use switchboard_model::span::Span;
 use switchboard_model::stream::{StreamEnd, StreamState};
 use switchboard_model::ticket::{Grants, RoomPattern};
 use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::{LoginRequest, Password, UserRequest};
-use switchboard_model::wire::rest::TicketRequest;
+use switchboard_model::wire::rest::{CallRequest, TicketRequest};
 use switchboard_model::wire::stream::{ChunkText, StreamAppendRequest, StreamOpened, StreamRequest};
 use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
 use tokio::net::TcpListener;
@@ -31,6 +35,8 @@ on_both_databases! {
     a_lost_position_is_told_to_the_page,
     a_stream_is_read_to_its_end_while_connections_are_cut,
     the_page_of_the_guide_shows_what_happens,
+    a_call_is_executed_once_and_answered_over_the_next_connection,
+    the_snippet_of_the_guide_answers_calls,
 }
 
 /// An application: its page, and its server, which gives out tickets.
@@ -252,4 +258,70 @@ async fn the_page_of_the_guide_shows_what_happens(scene: Scene) {
         if text.as_str().unwrap().contains("hello, page") { Ok(()) } else { Err(text) }
     })
     .await;
+}
+
+fn reverse(text: &str) -> CallRequest {
+    CallRequest {
+        event: "tool.reverse".parse().unwrap(),
+        payload: JsonText::encode(text).unwrap(),
+        timeout: None,
+        when_absent: WhenAbsent::Wait,
+        wait: None,
+    }
+}
+
+fn result(call: &Call) -> Option<&str> {
+    call.result.as_ref().map(JsonText::as_str)
+}
+
+async fn a_call_is_executed_once_and_answered_over_the_next_connection(scene: Scene) {
+    scene.connect(None).await;
+    let script = "
+        window.executed = [];
+        client.onCall('tool.reverse', async (text, { callId }) => {
+            executed.push(callId);
+            await new Promise((resolve) => (window.finish = resolve));
+            return [...text].reverse().join('');
+        });
+        client.onCall('tool.fail', () => { throw new Error('the camera is off'); });
+    ";
+    scene.browser.run(script, Value::Null).await;
+    let (ann, client) = ("ann".parse().unwrap(), scene.cluster.any());
+    let request = reverse("héllo");
+    let answering = async {
+        wait_until("the call in the page", async || (scene.read("executed.length").await == 1).then_some(())).await;
+        scene.cut();
+        scene.read("finish()").await;
+    };
+    let (call, ()) = join(client.call(&ann, &request), answering).await;
+    let call = call.unwrap();
+    assert_eq!((call.state, result(&call)), (CallState::Done, Some("\"olléh\"")));
+    assert_eq!(scene.read("executed").await, json!([call.id]), "once, whatever happened to its connection");
+    let failing = CallRequest { event: "tool.fail".parse().unwrap(), ..request };
+    let failed = client.call(&ann, &failing).await.unwrap();
+    assert_eq!(failed.state, CallState::Failed);
+    assert!(failed.error.unwrap().message.contains("the camera is off"));
+}
+
+async fn the_snippet_of_the_guide_answers_calls(scene: Scene) {
+    let guide = include_str!("../../../../docs/guides/calls.md");
+    let (_, snippet) = guide.split_once("```js\n").unwrap();
+    let (snippet, _) = snippet.split_once("```").unwrap();
+    // The test has no certificates.
+    let plain = snippet.replace("`wss://", "`ws://");
+    assert_ne!(plain, snippet);
+    let (ann, client) = ("ann".parse().unwrap(), scene.cluster.any());
+    // One call is there before the page is.
+    let early = client.call(&ann, &CallRequest { wait: Some(Span::default()), ..reverse("early") }).await.unwrap();
+    let host = scene.cluster.base_urls().remove(0).replace("http://", "");
+    let ticket = scene.read("await (await fetch('/ticket')).text()").await;
+    let script = format!("const {{ host, ticket }} = input;\n{plain}\nwindow.socket = socket;");
+    scene.browser.run(&script, json!({"host": host, "ticket": ticket})).await;
+    let early = client.wait_for_call(early.id, Span::from_secs(20)).await.unwrap();
+    assert_eq!((early.state, result(&early)), (CallState::Done, Some("\"ylrae\"")));
+    let call = client.call(&ann, &reverse("hello")).await.unwrap();
+    assert_eq!((call.state, result(&call)), (CallState::Done, Some("\"olleh\"")));
+    let unknown = CallRequest { event: "tool.unknown".parse().unwrap(), ..reverse("hello") };
+    let failed = client.call(&ann, &unknown).await.unwrap();
+    assert_eq!((failed.state, result(&failed)), (CallState::Failed, None));
 }

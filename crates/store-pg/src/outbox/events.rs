@@ -30,11 +30,27 @@ const WAITED_FOR: usize = 3;
 
 /// Relays for the rooms that are free, then for those that somebody else holds.
 pub(super) async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> StoreResult<RelayReport> {
-    let waiting = waiting(database, limit).await?;
-    if waiting.is_empty() {
-        return Ok(RelayReport::default());
+    let (mut report, mut busy) = (RelayReport::default(), Vec::new());
+    loop {
+        let waiting = waiting(database, limit, &busy).await?;
+        if waiting.is_empty() {
+            break;
+        }
+        let is_full = waiting.len() >= limit as usize;
+        let (relayed, passed_over) = pass(database, waiting, Pass { limit, care, held: Held::PassOver }).await?;
+        let has_relayed = relayed != RelayReport::default();
+        report = report.and(relayed);
+        busy.extend(passed_over);
+        if !is_full {
+            break;
+        }
+        if has_relayed {
+            // Who comes next finds the rest.
+            report.more = true;
+            break;
+        }
+        // All of these were held by somebody: behind them there may be rooms that are free.
     }
-    let (mut report, busy) = pass(database, waiting, Pass { limit, care, held: Held::PassOver }).await?;
     // One room after another, so that none is held while another is waited for.
     for room in busy.into_iter().take(WAITED_FOR) {
         match pass(database, vec![room], Pass { limit, care, held: Held::Wait }).await {
@@ -47,18 +63,21 @@ pub(super) async fn relay(database: &Arc<Database>, limit: u32, care: Care) -> S
     Ok(report)
 }
 
-/// Reads for which rooms there are entries, at most `limit`, those with the oldest entries first.
-async fn waiting(database: &Arc<Database>, limit: u32) -> StoreResult<Vec<String>> {
+/// Reads for which rooms there are entries beside those that were passed over, at most `limit`, those with the oldest
+/// entries first.
+async fn waiting(database: &Arc<Database>, limit: u32, passed_over: &[String]) -> StoreResult<Vec<String>> {
     let mut session = database.session().await?;
     sqlx::query_scalar(
         "-- outbox.waiting_rooms
          SELECT subject FROM (
-             SELECT id, subject FROM switchboard.outbox WHERE kind = 'publish' ORDER BY id LIMIT $1
+             SELECT id, subject FROM switchboard.outbox
+             WHERE kind = 'publish' AND subject <> ALL ($3) ORDER BY id LIMIT $1
          ) AS oldest
          GROUP BY subject ORDER BY min(id) LIMIT $2",
     )
     .bind(LOOKED_AT)
     .bind(i64::from(limit))
+    .bind(passed_over)
     .fetch_all(&mut *session)
     .await
     .map_err(fault)

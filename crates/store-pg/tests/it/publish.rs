@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::backend::PgBackend;
+use crate::waits::until_blocked;
 
 fn room(name: &str) -> RoomName {
     name.parse().unwrap()
@@ -368,6 +369,87 @@ async fn a_room_that_somebody_holds_is_relayed_last_and_holds_no_other_up() {
     let (report_of_both, ()) = tokio::join!(relaying, watching);
     assert_eq!(report_of_both, report(2, 0));
     assert_eq!(payloads(&stores, "busy").await, ["1"]);
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn more_rooms_that_are_held_than_one_pass_takes_hide_no_free_one() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let busy: Vec<String> = (0..25).map(|n| format!("busy{n}")).collect();
+    for name in busy.iter().map(String::as_str).chain(["free"]) {
+        create(&stores, name).await;
+    }
+    let mut holder = backend.database.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM switchboard.rooms WHERE name LIKE 'busy%' FOR UPDATE")
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    for name in busy.iter().map(String::as_str).chain(["free"]) {
+        call(backend.database.pool(), name, "note", "1", None).await.unwrap();
+    }
+    let relaying = async { stores.outbox.relay(10).await.unwrap() };
+    let watching = async {
+        switchboard_testkit::wait_until("the event of the free room", async || {
+            (payloads(&stores, "free").await.len() == 1).then_some(())
+        })
+        .await;
+        assert!(payloads(&stores, "busy0").await.is_empty());
+        holder.commit().await.unwrap();
+    };
+    let (relayed, ()) = tokio::join!(relaying, watching);
+    assert_eq!(relayed.failed, 0);
+    let mut applied = relayed.applied;
+    while applied < 26 {
+        let RelayReport { applied: more, failed, .. } = stores.outbox.relay(10).await.unwrap();
+        assert!(more > 0 && failed == 0, "{applied} so far");
+        applied += more;
+    }
+    for name in &busy {
+        assert_eq!(payloads(&stores, name).await, ["1"]);
+    }
+    backend.close().await;
+}
+
+/// Locks a room as long as the transaction is open; fails at once when somebody else holds it.
+async fn hold<'a>(backend: &PgBackend, name: &str) -> Transaction<'a, Postgres> {
+    let mut holder = backend.database.pool().begin().await.unwrap();
+    sqlx::query("SELECT FROM switchboard.rooms WHERE name = $1 FOR UPDATE NOWAIT")
+        .bind(name)
+        .execute(&mut *holder)
+        .await
+        .unwrap();
+    holder
+}
+
+#[tokio::test]
+async fn while_the_relay_waits_for_a_room_it_holds_no_other() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    for name in ["a", "b"] {
+        create(&stores, name).await;
+    }
+    let (first, second) = (hold(&backend, "a").await, hold(&backend, "b").await);
+    for name in ["a", "b"] {
+        call(backend.database.pool(), name, "note", "1", None).await.unwrap();
+    }
+    let relaying = async { stores.outbox.relay(100).await.unwrap() };
+    let watching = async {
+        until_blocked(&backend).await;
+        second.rollback().await.unwrap();
+        let second = hold(&backend, "b").await;
+        first.rollback().await.unwrap();
+        switchboard_testkit::wait_until("the event of the first room", async || {
+            (payloads(&stores, "a").await.len() == 1).then_some(())
+        })
+        .await;
+        until_blocked(&backend).await;
+        hold(&backend, "a").await.rollback().await.unwrap();
+        second.rollback().await.unwrap();
+    };
+    let (relayed, ()) = tokio::join!(relaying, watching);
+    assert_eq!(relayed, report(2, 0));
+    assert_eq!((payloads(&stores, "a").await, payloads(&stores, "b").await), (vec!["1".into()], vec!["1".into()]));
     backend.close().await;
 }
 

@@ -30,7 +30,7 @@ fn context() -> WriteContext {
 }
 
 /// Waits until a session of this database waits for a lock.
-async fn until_blocked(backend: &PgBackend) {
+pub(crate) async fn until_blocked(backend: &PgBackend) {
     let blocked = async {
         loop {
             let waiting: i64 = sqlx::query_scalar(

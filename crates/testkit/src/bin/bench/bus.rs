@@ -4,11 +4,11 @@ use serde_json::json;
 use sqlx::postgres::PgPool;
 use switchboard_client::Client;
 use switchboard_model::identity::RoomName;
+use switchboard_testkit::raw_socket::RawSocket;
 use tokio::time::Instant;
 
 use crate::Bench;
 use crate::flood::{Flood, PAYLOAD_BYTES, create_rooms, event};
-use crate::raw_socket::RawSocket;
 use crate::report::{Report, median, quantile};
 use crate::start::commits;
 
@@ -23,7 +23,7 @@ pub(crate) async fn measure(bench: &Bench) -> Report {
     let (mut ours, mut yardstick) = (Vec::new(), Vec::new());
     let (mut single, mut p50, mut p99, mut above) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.repeats {
-        let cluster = bench.cluster(2).env("SWITCHBOARD_LIMITS__REQUESTS", "1000000/1s").await;
+        let cluster = bench.cluster(2).await;
         let (here, there) = (cluster.client(0), cluster.client(1));
         let rooms = create_rooms(here, ROOMS).await;
         let mut socket = RawSocket::open(there, "reader", &rooms).await;

@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt as _};
 use serde_json::json;
+use switchboard_testkit::raw_socket::{RawSocket, server_frame};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
@@ -11,7 +12,6 @@ use crate::Bench;
 use crate::bus::per_second;
 use crate::flood::{create_rooms, event};
 use crate::idle::resident_kib;
-use crate::raw_socket::{RawSocket, server_frame};
 use crate::report::{Report, median};
 
 /// Each takes a descriptor here and one in the server; the yardstick takes two here.
@@ -26,11 +26,7 @@ const OPENING: usize = 64;
 pub(crate) async fn measure(bench: &Bench) -> Report {
     let (mut ours, mut yardstick, mut coalesced, mut memory) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..bench.repeats {
-        let cluster = bench
-            .cluster(1)
-            .env("SWITCHBOARD_LIMITS__REQUESTS", "1000000/1s")
-            .env("SWITCHBOARD_SERVER__MAX_CONNECTIONS", "20000")
-            .await;
+        let cluster = bench.cluster(1).env("SWITCHBOARD_SERVER__MAX_CONNECTIONS", "20000").await;
         let client = cluster.client(0);
         let rooms = create_rooms(client, 1).await;
         // The first sockets warm everything up that is made once.

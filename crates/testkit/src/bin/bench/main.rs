@@ -11,9 +11,9 @@ mod flood;
 mod idle;
 mod jobs;
 mod plans;
-mod raw_socket;
 mod report;
 mod start;
+mod streams;
 mod table;
 mod tax;
 
@@ -38,7 +38,7 @@ impl Bench {
 }
 
 const USAGE: &str =
-    "usage: switchboard-bench jobs|start|fire|backlog|idle|bus|fanout|tax SERVER_BINARY [--json] [--repeats N]";
+    "usage: switchboard-bench jobs|start|fire|backlog|idle|bus|fanout|tax|streams SERVER_BINARY [--json] [--repeats N]";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -65,6 +65,7 @@ async fn main() -> ExitCode {
         "bus" => bus::measure(&bench).await,
         "fanout" => fanout::measure(&bench).await,
         "tax" => tax::measure(&bench).await,
+        "streams" => streams::measure(&bench).await,
         _ => return usage(),
     };
     report.print(format);

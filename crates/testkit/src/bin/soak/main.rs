@@ -6,6 +6,7 @@
 
 mod realtime;
 mod sign_in;
+mod slow_readers;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -31,6 +32,10 @@ async fn main() -> ExitCode {
             let (Some(minutes), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
             verdict(realtime::soak(server.as_ref(), minutes, seed).await)
         }
+        "slow-readers" => {
+            let Some(minutes) = arguments.next().and_then(|number| number.parse().ok()) else { return usage() };
+            verdict(slow_readers::soak(server.as_ref(), minutes).await)
+        }
         _ => usage(),
     }
 }
@@ -40,6 +45,8 @@ const fn verdict(holds: bool) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: switchboard-soak sign-in SERVER_BINARY | realtime SERVER_BINARY MINUTES SEED");
+    eprintln!(
+        "usage: switchboard-soak sign-in SERVER_BINARY | realtime SERVER_BINARY MINUTES SEED | slow-readers SERVER_BINARY MINUTES"
+    );
     ExitCode::FAILURE
 }
