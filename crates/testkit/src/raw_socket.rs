@@ -17,8 +17,13 @@ const LEAST_EVENT: usize = 100;
 /// How much is read at once.
 const BUFFER_BYTES: usize = 4 * 1024;
 
-/// The opcode of a text frame (RFC 6455, section 5.2).
+/// Opcodes (RFC 6455, section 5.2).
 const TEXT: u8 = 1;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+
+/// The answer of a client to a ping: masked and empty.
+const PONG: [u8; 6] = [0x8a, 0x80, 0, 0, 0, 0];
 
 /// A connection on which whole frames of a server arrive.
 #[derive(Debug)]
@@ -108,14 +113,16 @@ impl RawSocket {
         count > 0
     }
 
-    /// Waits for the next text frame; `None` when the server closes the socket or the connection ends.
+    /// Waits for the next text frame, answering pings meanwhile; `None` when the server closes the socket or the connection ends.
     pub async fn next_text(&mut self) -> Option<String> {
         loop {
             while let Some((opcode, start, end)) = first_frame(&self.unread) {
                 let frame: Vec<u8> = self.unread.drain(..end).collect();
                 match opcode {
                     TEXT => return Some(String::from_utf8_lossy(&frame[start..]).into_owned()),
-                    8 => return None,
+                    CLOSE => return None,
+                    // Whoever has gone is found out by the next read.
+                    PING => _ = self.stream.write_all(&PONG).await,
                     _ => {}
                 }
             }

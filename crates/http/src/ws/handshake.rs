@@ -24,7 +24,7 @@ use crate::origin::allowed_origin;
 use crate::{ApiResult, App, AppState};
 
 /// How much is read from the network at once, in bytes; every socket holds this much.
-const READ_BUFFER_BYTES: usize = 8 * 1024;
+const READ_BUFFER_BYTES: usize = 4 * 1024;
 
 /// How much is gathered before it is written to the network, in bytes.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;

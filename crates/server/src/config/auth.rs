@@ -109,7 +109,8 @@ pub(crate) struct Limits {
     /// requests by itself for a while.
     #[schemars(with = "kind::Duration")]
     pub(crate) patience: Span,
-    /// The most open sockets of one user, over all replicas, 1 to 100000.
+    /// The most open sockets of one user, over all replicas, 1 to 100000; answers that go on as events on the same replica
+    /// count as sockets.
     #[serde(deserialize_with = "text::scalar")]
     pub(crate) sockets_per_user: u32,
 }
