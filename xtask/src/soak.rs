@@ -15,6 +15,9 @@ enum Subject {
     /// Whether every client sees every event once and in order beside cut sockets, killed replicas and lost listeners,
     /// with NOTIFY and without.
     Realtime,
+    /// Whether two ever hold a lease at the same time, beside holders and replicas that stand still, one of them with a wrong
+    /// clock.
+    Leases,
     /// Whether connections that are cut at random statements of the scheduler lose or double anything.
     Cuts,
 }
@@ -31,6 +34,9 @@ pub(crate) struct SoakOptions {
     /// How many minutes the realtime load lasts, twice.
     #[arg(long, default_value_t = 10)]
     minutes: u64,
+    /// How many leases are acquired.
+    #[arg(long, default_value_t = 10_000)]
+    holds: u64,
     /// The seed that a failed soak has printed.
     #[arg(long)]
     seed: Option<u64>,
@@ -44,6 +50,10 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
             // Without a seed each soak draws other faults.
             let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
             program(root, "realtime", &[options.minutes.to_string(), seed.to_string()])
+        }
+        Subject::Leases => {
+            let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
+            program(root, "leases", &[options.holds.to_string(), seed.to_string()])
         }
         Subject::Cuts => cuts(root, options),
     }

@@ -49,11 +49,14 @@ pub enum SignalKind {
     StreamGrew,
     /// Somebody asked to stop a stream; the key is its id.
     StreamStopped,
+    /// A value of the shared state was written or deleted; the key is its namespace and key, and `pos` the version of
+    /// the change.
+    StateChanged,
 }
 
 impl SignalKind {
     /// Every kind.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::RoomEvents,
         Self::RoomChanged,
         Self::Ephemeral,
@@ -73,6 +76,7 @@ impl SignalKind {
         Self::CallEnded,
         Self::StreamGrew,
         Self::StreamStopped,
+        Self::StateChanged,
     ];
 
     /// Returns the text form, as stored.
@@ -98,6 +102,7 @@ impl SignalKind {
             Self::CallEnded => "call_ended",
             Self::StreamGrew => "stream_grew",
             Self::StreamStopped => "stream_stopped",
+            Self::StateChanged => "state_changed",
         }
     }
 }

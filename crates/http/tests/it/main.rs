@@ -7,6 +7,7 @@ mod api_keys;
 mod asyncapi;
 mod audit;
 mod bulk;
+mod coordination;
 mod document;
 mod edge;
 mod errors;

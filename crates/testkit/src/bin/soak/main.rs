@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a soak fails by panicking")]
 
+mod leases;
 mod realtime;
 mod sign_in;
 
@@ -31,6 +32,11 @@ async fn main() -> ExitCode {
             let (Some(minutes), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
             verdict(realtime::soak(server.as_ref(), minutes, seed).await)
         }
+        "leases" => {
+            let mut numbers = arguments.map_while(|number| number.parse().ok());
+            let (Some(holds), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
+            verdict(leases::soak(server.as_ref(), usize::try_from(holds).unwrap(), seed).await)
+        }
         _ => usage(),
     }
 }
@@ -40,6 +46,6 @@ const fn verdict(holds: bool) -> ExitCode {
 }
 
 fn usage() -> ExitCode {
-    eprintln!("usage: switchboard-soak sign-in SERVER_BINARY | realtime SERVER_BINARY MINUTES SEED");
+    eprintln!("usage: switchboard-soak sign-in SERVER | realtime SERVER MINUTES SEED | leases SERVER HOLDS SEED");
     ExitCode::FAILURE
 }
