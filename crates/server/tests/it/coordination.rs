@@ -75,7 +75,10 @@ async fn one_of_many_acquires_a_lease_and_hands_it_on(cluster: Cluster) {
         assert!(lease.fence.0 > before, "each holder has a newer fence");
         before = lease.fence.0;
         assert_eq!(last(&cluster).get_lease(&key).await.unwrap(), *lease);
-        assert_eq!(last(&cluster).list_leases(PageRequest::default()).await.unwrap().items, [lease.clone()]);
+        assert_eq!(
+            last(&cluster).list_leases(PageRequest::default()).await.unwrap().items,
+            std::slice::from_ref(lease)
+        );
         last(&cluster).renew_lease(&lease.hold(), "2h".parse().unwrap()).await.unwrap();
         cluster.any().release_lease(&lease.hold()).await.unwrap();
         let again = last(&cluster).release_lease(&lease.hold()).await.unwrap_err();
