@@ -15,6 +15,9 @@ enum Subject {
     /// Whether every client sees every event once and in order beside cut sockets, killed replicas and lost listeners,
     /// with NOTIFY and without.
     Realtime,
+    /// Whether two ever hold a lease at the same time, beside holders and replicas that stand still, one of them with a wrong
+    /// clock.
+    Leases,
     /// Whether connections that are cut at random statements of the scheduler lose or double anything.
     Cuts,
     /// Whether 500 sockets that read nothing cost bounded memory and delay nobody, and miss nothing when they read again.
@@ -33,6 +36,9 @@ pub(crate) struct SoakOptions {
     /// How many minutes the realtime load lasts, twice, 10 unless given; how long slow readers read nothing, 5 unless given.
     #[arg(long)]
     minutes: Option<u64>,
+    /// How many leases are acquired.
+    #[arg(long, default_value_t = 10_000)]
+    holds: u64,
     /// The seed that a failed soak has printed.
     #[arg(long)]
     seed: Option<u64>,
@@ -47,6 +53,10 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
             let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
             let minutes = options.minutes.unwrap_or(10);
             program(root, "realtime", &[minutes.to_string(), seed.to_string()])
+        }
+        Subject::Leases => {
+            let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
+            program(root, "leases", &[options.holds.to_string(), seed.to_string()])
         }
         Subject::Cuts => cuts(root, options),
         Subject::SlowReaders => program(root, "slow-readers", &[options.minutes.unwrap_or(5).to_string()]),

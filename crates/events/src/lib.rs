@@ -14,10 +14,12 @@ mod outbox;
 mod publisher;
 mod rate;
 mod session;
+mod state;
 mod streams;
+mod waits;
 
 pub use access::{may_join, may_publish};
-pub use calls::{CallWaits, CallWatch, Calls};
+pub use calls::Calls;
 pub use connections::ConnectError;
 pub use feed::{Feed, FeedObserver, FeedStatus, error_chain};
 pub use hub::{Hub, HubOptions, Reach};
@@ -25,7 +27,9 @@ pub use operations::{Authenticator, Operations, Proven, refusal};
 pub use outbox::Outgoing;
 pub use publisher::{EphemeralEvent, PublishError, Publisher, PublisherLanes};
 pub use session::{Hold, Session, SessionGuard, SessionIdentity};
+pub use state::StateWaits;
 pub use streams::{OutputWait, StreamLanes, StreamReader, StreamWriter, Streams, WriteError};
+pub use waits::{CallWaits, Waits, Watch};
 
 /// Registers every metric of this crate at zero, so that dashboards see them from the start.
 pub fn describe_metrics() {

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{CallWaits, FeedStatus, Hub, Operations, Publisher, Streams};
+use switchboard_events::{CallWaits, FeedStatus, Hub, Operations, Publisher, StateWaits, Streams};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_scheduler::{PullQueue, Replay};
@@ -72,6 +72,8 @@ pub struct Api {
     pub operations: Operations,
     /// What wakes requests that wait for the end of a call.
     pub calls: CallWaits,
+    /// What wakes requests that wait for a change of a shared value.
+    pub state_waits: StateWaits,
     /// What moves the clock of schedules, on a server with a test clock.
     pub replay: Option<Replay>,
     /// How the change feed is doing.

@@ -5,13 +5,13 @@ use axum::http::Method;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use switchboard_model::scope::Scope;
-use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES};
+use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES, STATE_BODY_BYTES};
 
 use crate::access::authorise;
 use crate::endpoints::{
-    api_keys, audit, auth, bulk, calls, events, hooks, instances, limits, listen, named_tasks, occurrences, outbox,
-    probes, rooms, run_output, runs, sdk, sessions, settings, streams, tasks, test_clock, tickets, triggers, users,
-    webhook_secrets, work,
+    api_keys, audit, auth, bulk, calls, events, hooks, instances, leases, limits, listen, named_tasks, occurrences,
+    once, outbox, probes, rooms, run_output, runs, sdk, sessions, settings, state, streams, tasks, test_clock, tickets,
+    triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
@@ -65,7 +65,11 @@ impl Route {
 
     /// Returns how large a body may be, in bytes.
     fn body_bytes(&self) -> usize {
-        if self.tag() == "bulk" { BULK_BODY_BYTES } else { BODY_BYTES }
+        match self.tag() {
+            "bulk" => BULK_BODY_BYTES,
+            "state" => STATE_BODY_BYTES,
+            _ => BODY_BYTES,
+        }
     }
 }
 
@@ -161,6 +165,22 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/api/v1/sessions"              Access::Scope(Scope::Admin)      => sessions::list;
     DELETE "/api/v1/sessions/{id}"         Access::Scope(Scope::Admin)      => sessions::kick;
     POST   "/api/v1/limits/{key}/take"     Access::Scope(Scope::Coordination) => limits::take;
+    GET    "/api/v1/leases"                Access::Scope(Scope::Coordination) => leases::list;
+    GET    "/api/v1/leases/{key}"          Access::Scope(Scope::Coordination) => leases::get;
+    POST   "/api/v1/leases/{key}/acquire"  Access::Scope(Scope::Coordination) => leases::acquire;
+    POST   "/api/v1/leases/{key}/renew"    Access::Scope(Scope::Coordination) => leases::renew;
+    POST   "/api/v1/leases/{key}/release"  Access::Scope(Scope::Coordination) => leases::release;
+    POST   "/api/v1/leases/{key}/seize"    Access::Scope(Scope::Coordination) => leases::seize;
+    GET    "/api/v1/once/{scope}/{key}"    Access::Scope(Scope::Coordination) => once::get;
+    POST   "/api/v1/once/{scope}/{key}/claim" Access::Scope(Scope::Coordination) => once::claim;
+    POST   "/api/v1/once/{scope}/{key}/complete" Access::Scope(Scope::Coordination) => once::complete;
+    POST   "/api/v1/once/{scope}/{key}/abandon" Access::Scope(Scope::Coordination) => once::abandon;
+    POST   "/api/v1/once/{scope}/{key}/take-over" Access::Scope(Scope::Coordination) => once::take_over;
+    POST   "/api/v1/once/{scope}/{key}/consume" Access::Scope(Scope::Coordination) => once::consume;
+    GET    "/api/v1/state/{ns}"            Access::Scope(Scope::Coordination) => state::list;
+    GET    "/api/v1/state/{ns}/{key}"      Access::Scope(Scope::Coordination) => state::get;
+    PUT    "/api/v1/state/{ns}/{key}"      Access::Scope(Scope::Coordination) => state::put;
+    DELETE "/api/v1/state/{ns}/{key}"      Access::Scope(Scope::Coordination) => state::delete;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;
     PUT    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::put_fleet;

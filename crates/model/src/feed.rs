@@ -51,6 +51,9 @@ pub enum SignalKind {
     StreamStopped,
     /// A run has begun to write; the key is the run id.
     OutputBegan,
+    /// A value of the shared state was written or deleted; the key is its namespace and key, and `pos` the version of
+    /// the change.
+    StateChanged,
 }
 
 impl SignalKind {
@@ -76,6 +79,7 @@ impl SignalKind {
         Self::StreamGrew,
         Self::StreamStopped,
         Self::OutputBegan,
+        Self::StateChanged,
     ];
 
     /// Returns the text form, as stored.
@@ -102,6 +106,7 @@ impl SignalKind {
             Self::StreamGrew => "stream_grew",
             Self::StreamStopped => "stream_stopped",
             Self::OutputBegan => "output_began",
+            Self::StateChanged => "state_changed",
         }
     }
 }

@@ -88,6 +88,8 @@ names! {
     ConcurrencyKey, "concurrency key", r"^[\x21-\x7e]{1,200}$", is_visible_key;
     /// A message id or deduplication key given by a client.
     ClientKey, "key", r"^[\x21-\x7e]{1,200}$", is_visible_key;
+    /// A group of keys that belong together.
+    Namespace, "namespace", r"^[a-z][a-z0-9_-]{0,63}$", is_namespace;
 }
 
 fn is_opaque(byte: u8) -> bool {
@@ -135,6 +137,10 @@ fn is_name_with(text: &str, others: &[u8]) -> bool {
     text.len() <= 128
         && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || others.contains(&b))
+}
+
+fn is_namespace(text: &str) -> bool {
+    starts_lower(text, 64) && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"_-".contains(&b))
 }
 
 fn is_visible_key(text: &str) -> bool {

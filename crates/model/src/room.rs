@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::Timestamp;
-use crate::identity::{Actor, ClientKey, EventName, RoomName, UserId};
+use crate::identity::{Actor, ClientKey, EventName, Namespace, RoomName, UserId};
 use crate::ids::RoomId;
 use crate::json_text::JsonText;
 use crate::span::Span;
@@ -96,7 +96,7 @@ pub enum RoomClass {
     User(UserId),
     /// The room of two users, sorted; its row comes into being with the first event.
     Direct(UserId, UserId),
-    /// Run events; never stored.
+    /// Events of runs and of shared state; never stored.
     Ephemeral,
     /// The name uses a reserved head wrongly, such as `dm:b:a`.
     Malformed,
@@ -114,7 +114,8 @@ impl RoomName {
                 _ => RoomClass::Malformed,
             },
             ["task" | "run", id] if Uuid::parse_str(id).is_ok() => RoomClass::Ephemeral,
-            ["user" | "dm" | "task" | "run", ..] => RoomClass::Malformed,
+            ["state", ns] if ns.parse::<Namespace>().is_ok() => RoomClass::Ephemeral,
+            ["user" | "dm" | "task" | "run" | "state", ..] => RoomClass::Malformed,
             _ => RoomClass::Explicit,
         }
     }
@@ -258,6 +259,8 @@ mod tests {
         assert_eq!(class("dm:b:a"), RoomClass::Malformed);
         assert_eq!(class("run:0190a0b0-0000-7000-8000-000000000000"), RoomClass::Ephemeral);
         assert_eq!(class("run:x"), RoomClass::Malformed);
+        assert_eq!(class("state:approvals"), RoomClass::Ephemeral);
+        assert_eq!(class("state:Approvals"), RoomClass::Malformed);
         assert_eq!(class("user:7:8"), RoomClass::Malformed);
     }
 }

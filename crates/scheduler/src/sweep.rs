@@ -32,7 +32,7 @@ pub struct HistoryAges {
 pub(crate) enum Upkeep {
     /// Forgets runs, skipped occurrences, failed triggers of applications and audit entries that are old enough.
     PruneHistory,
-    /// Deletes what has expired: credentials, keys, limits, calls, streams and replicas.
+    /// Deletes what has expired: credentials, keys, leases, shared values, limits, calls, streams and replicas.
     SweepExpired,
     /// Deletes events that rooms do not retain.
     TrimRooms,
@@ -91,6 +91,8 @@ impl Sweep {
             Upkeep::SweepExpired => {
                 self.drain("tickets", || stores.tickets.sweep(BATCH)).await;
                 self.drain("once", || stores.once.sweep(BATCH)).await;
+                self.drain("leases", || stores.leases.sweep(BATCH)).await;
+                self.drain("state", || stores.state.sweep(BATCH)).await;
                 self.drain("auth_sessions", || stores.auth_sessions.sweep(BATCH)).await;
                 self.drain("calls", || stores.calls.sweep(CALL_RETENTION, BATCH)).await;
                 self.drain("webhook_secrets", || stores.webhooks.sweep(BATCH)).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
-use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, Streams};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, StateWaits, Streams};
 use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
@@ -120,10 +120,12 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         pool_size: config.database.pool_size,
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
+    let state_waits = StateWaits::default();
     let observers: Vec<Arc<dyn FeedObserver>> = vec![
         Arc::clone(&hub) as Arc<dyn FeedObserver>,
         Arc::clone(&calls) as Arc<dyn FeedObserver>,
         Arc::clone(&streams) as Arc<dyn FeedObserver>,
+        Arc::new(state_waits.clone()),
         Arc::new(SchedulerTicks(scheduler.observer())),
         Arc::clone(&membership) as Arc<dyn FeedObserver>,
     ];
@@ -160,6 +162,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         pull,
         operations: Operations::new(Arc::clone(&hub), publisher, &stores),
         calls: calls.waits().clone(),
+        state_waits,
         replay,
         feed: feed_status,
         prometheus,
@@ -176,6 +179,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
                 login_address: config.limits.login_address,
                 login_global: config.limits.login_global,
                 patience: config.limits.patience.to_std(),
+                state: config.limits.state(),
             },
             auth,
             sealer,

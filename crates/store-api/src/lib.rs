@@ -15,6 +15,7 @@ pub mod fail_point;
 mod feed;
 mod hint;
 mod instances;
+mod leases;
 mod limits;
 mod migration;
 mod once;
@@ -24,11 +25,13 @@ mod rooms;
 mod runs;
 mod schedule_clock;
 mod settings;
+mod state;
 mod streams;
 mod tasks;
 mod tickets;
 mod users;
 mod webhooks;
+mod with_lease;
 
 use std::sync::Arc;
 
@@ -43,9 +46,10 @@ pub use error::{StoreError, StoreResult};
 pub use feed::FeedStore;
 pub use hint::{HintReceiver, HintSender, HintState, News, NewsReceiver, hint_channel};
 pub use instances::InstanceStore;
+pub use leases::{AcquireOutcome, LeaseRenewal, LeaseStore};
 pub use limits::{LimitStore, LimitTake};
 pub use migration::MigrateReport;
-pub use once::OnceStore;
+pub use once::{OnceClaimOutcome, OnceConsumed, OnceEnd, OnceStore, OnceTakeOver};
 pub use outbox::{OutboxStore, RelayReport};
 pub use presence::{PresenceChange, PresenceStore};
 pub use rooms::{AppendAnswer, AppendOutcome, RoomCreateOutcome, RoomStore, RoomTop};
@@ -55,6 +59,7 @@ pub use runs::{
 };
 pub use schedule_clock::ScheduleClock;
 pub use settings::{PutOutcome, SettingStore};
+pub use state::{StateDeleteOutcome, StatePutOutcome, StateStore};
 pub use streams::{OpenedStream, StopOutcome, StreamAppendOutcome, StreamStore};
 pub use tasks::{
     DueTasks, FireReport, OccurrenceRange, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, UnarmedReport,
@@ -62,6 +67,7 @@ pub use tasks::{
 pub use tickets::{BurnOutcome, TicketStore};
 pub use users::{Login, PasswordChange, UserCreateOutcome, UserStore, UserUpdateOutcome};
 pub use webhooks::{WebhookSecretOutcome, WebhookStore, WebhookTarget};
+pub use with_lease::{Holding, LeaseError, WithLease};
 
 /// Every store of one database.
 #[derive(Clone)]
@@ -94,8 +100,12 @@ pub struct Stores {
     pub audit: Arc<dyn AuditStore>,
     /// Fleet settings.
     pub settings: Arc<dyn SettingStore>,
-    /// Once-keys behind idempotent requests.
+    /// Once-keys, of requests and of programs.
     pub once: Arc<dyn OnceStore>,
+    /// Named ownership that expires.
+    pub leases: Arc<dyn LeaseStore>,
+    /// Shared values.
+    pub state: Arc<dyn StateStore>,
     /// What applications have left in their own transactions.
     pub outbox: Arc<dyn OutboxStore>,
     /// Streams and their chunks.

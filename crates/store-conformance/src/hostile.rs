@@ -319,6 +319,8 @@ pub(crate) async fn a_cursor_that_was_not_made_here_is_refused_or_harmless(backe
             stores.tasks.skips(task, &page).await.map(drop),
             stores.runs.list(&RunFilter::default(), &page).await.map(drop),
             stores.rooms.list(&page).await.map(drop),
+            stores.leases.list(&page).await.map(drop),
+            stores.state.list(&"box".parse().unwrap(), "", &page).await.map(drop),
             stores.api_keys.list(&page).await.map(drop),
             stores.users.list(&page).await.map(drop),
             stores.auth_sessions.list(&user("ann"), &page).await.map(drop),

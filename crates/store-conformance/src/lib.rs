@@ -32,9 +32,13 @@ mod feed;
 mod fire;
 mod hostile;
 mod instances;
+mod lease_races;
 mod lease_requests;
+mod leases;
 mod limits;
 mod occurrences;
+mod once_keys;
+mod once_races;
 mod paced;
 mod permits;
 mod pool_limits;
@@ -51,6 +55,8 @@ mod runs;
 mod settings;
 mod signing;
 mod start_deadline;
+mod state;
+mod state_races;
 mod stream_races;
 mod streams;
 mod sweeps;
@@ -337,6 +343,34 @@ cases! { $
         a_denial_changes_nothing, more_than_the_burst_is_never_there, a_changed_rate_holds_at_once,
         the_greatest_rates_and_costs_are_decided, several_keys_are_taken_all_or_none, sweep_forgets_unused_keys_only,
         replicas_together_allow_no_more_than_the_rate, replicas_take_several_keys_all_or_none,
+    }
+    leases {
+        a_lease_is_held_by_one, a_renewal_prolongs_from_now_on, an_expired_lease_is_nobodys,
+        a_released_lease_is_free_at_once, the_newest_seizes, leases_are_listed_by_key,
+    }
+    lease_races {
+        of_many_that_acquire_one_wins, of_many_that_take_an_expired_lease_one_wins, holders_exclude_each_other,
+        of_many_that_seize_the_newest_has_it, work_outlives_the_length_of_its_lease,
+        work_is_stopped_when_its_lease_is_taken_away, a_lease_is_given_back_however_its_work_ends,
+    }
+    once_keys {
+        a_key_that_one_replica_claims_is_completed_on_another, a_key_stands_for_one_request_in_its_scope,
+        what_became_of_a_lost_claim_is_unknown_until_somebody_says,
+        a_late_completion_counts_unless_somebody_took_over, an_abandoned_key_can_be_claimed_again,
+        a_completed_key_is_consumed_once, a_key_is_forgotten_after_its_time,
+    }
+    once_races {
+        of_parallel_claims_one_is_new, of_parallel_consumers_one_gets_it, of_parallel_takers_one_has_a_lost_claim,
+        effects_under_keys_happen_once,
+    }
+    state {
+        a_value_comes_back_byte_for_byte, a_change_needs_what_it_expects, no_version_comes_again,
+        a_value_whose_time_is_over_is_gone, keys_are_listed_by_their_start, a_namespace_holds_no_more_than_its_quota,
+        each_change_is_signalled_and_no_refusal, sweep_deletes_what_is_over_and_counts_it,
+    }
+    state_races {
+        one_of_many_changes_of_a_version_wins, no_change_by_compare_and_set_is_lost,
+        writers_together_keep_to_the_quota, versions_follow_the_order_in_which_changes_are_seen,
     }
     streams {
         an_opened_stream_reads_back_as_it_was_given, a_repeated_opening_is_answered_with_the_same_fence,

@@ -2,9 +2,9 @@
 //!
 //! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
 //! for a lock still sees what was before. Lock in one order everywhere: once-keys, users, sign-in sessions,
-//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key, the users of sockets, instances,
-//! connections by id, presence by room and connection. Leave a signal for every change in the
-//! transaction that makes it.
+//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key, leases by key,
+//! namespaces of state by name, the users of sockets, instances, connections by id, presence by room and
+//! connection. Leave a signal for every change in the transaction that makes it.
 //!
 //! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
 //! which a pooler may not keep, decides what a statement means.
@@ -21,6 +21,7 @@ mod error;
 mod feed;
 mod hints;
 mod instances;
+mod leases;
 mod limits;
 mod link;
 mod migrate;
@@ -31,6 +32,7 @@ mod rooms;
 mod rows;
 mod runs;
 mod settings;
+mod state;
 mod streams;
 mod tasks;
 mod tickets;
@@ -61,6 +63,8 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         audit: Arc::new(audit::AuditLog(Arc::clone(database))),
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),
+        leases: Arc::new(leases::Leases(Arc::clone(database))),
+        state: Arc::new(state::State(Arc::clone(database))),
         outbox: Arc::new(outbox::Outbox(Arc::clone(database))),
         streams: Arc::new(streams::Streams(Arc::clone(database))),
         calls: Arc::new(calls::Calls(Arc::clone(database))),

@@ -13,6 +13,7 @@ mod context;
 mod error;
 mod feed;
 mod instances;
+mod leases;
 mod limits;
 mod migrate;
 mod once;
@@ -22,6 +23,7 @@ mod rooms;
 mod rows;
 mod runs;
 mod settings;
+mod state;
 mod streams;
 mod tasks;
 mod tickets;
@@ -119,6 +121,8 @@ fn stores(database: Arc<Database>) -> Stores {
         audit: database.clone(),
         settings: database.clone(),
         once: database.clone(),
+        leases: database.clone(),
+        state: database.clone(),
         outbox: database.clone(),
         streams: database.clone(),
         calls: database.clone(),

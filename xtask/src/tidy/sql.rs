@@ -7,7 +7,7 @@ use super::source::{Finding, Source};
 const KEYWORDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
 
 /// What statements are about, so that both stores call it the same: mostly the name of the store.
-const AGGREGATES: [&str; 23] = [
+const AGGREGATES: [&str; 25] = [
     "api_keys",
     "audit",
     "auth_sessions",
@@ -17,6 +17,7 @@ const AGGREGATES: [&str; 23] = [
     "fences",
     "hints",
     "instances",
+    "leases",
     "limits",
     "migrations",
     "once",
@@ -26,6 +27,7 @@ const AGGREGATES: [&str; 23] = [
     "runs",
     "server",
     "settings",
+    "state",
     "streams",
     "tasks",
     "tickets",

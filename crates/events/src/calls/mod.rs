@@ -5,7 +5,6 @@
 
 mod operations;
 mod told;
-mod waits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,10 +19,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use told::Told;
-pub use waits::{CallWaits, CallWatch};
 
 use crate::feed::{FeedObserver, error_chain};
 use crate::hub::Hub;
+use crate::waits::CallWaits;
 
 /// The most calls that are moved on in one transaction.
 const BATCH: u32 = 100;
@@ -141,7 +140,7 @@ impl FeedObserver for Calls {
         }
         for signal in of_kind(SignalKind::CallEnded) {
             if let Ok(id) = signal.key.parse() {
-                self.waits.wake(id);
+                self.waits.wake(&id);
             }
         }
         let offered: BTreeSet<UserId> =

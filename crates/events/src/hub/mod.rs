@@ -10,6 +10,7 @@ mod listen;
 mod observe;
 mod presence;
 mod revocation;
+mod state;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};

@@ -84,6 +84,10 @@ impl Hub {
             }
             return;
         }
+        if signal.kind == SignalKind::StateChanged {
+            self.tell_of_state(signal);
+            return;
+        }
         let Some(channel) = signal.key.parse::<RoomName>().ok().and_then(|room| self.channel(&room)) else { return };
         match (signal.kind, &signal.body) {
             (SignalKind::RoomEvents, _) if channel.note_top(signal.pos) == Advance::Gap => self.fetch(channel),
@@ -162,7 +166,7 @@ impl Hub {
     }
 }
 
-fn deliver_ephemeral(channel: &Channel, frame: &JsonText) {
+pub(super) fn deliver_ephemeral(channel: &Channel, frame: &JsonText) {
     let text = Bytes::copy_from_slice(frame.as_str().as_bytes());
     let room = channel.name().clone();
     channel.deliver_ephemeral(&Arc::new(DataFrame { text, room, offset: None, epoch: None }));

@@ -8,6 +8,7 @@ mod rules;
 use std::time::Duration;
 
 use switchboard_model::limit::Rate;
+use switchboard_model::state::StateUsage;
 
 pub(crate) use limiter::{LimitScope, Limiter, describe_metrics};
 pub(crate) use report::headers;
@@ -26,4 +27,6 @@ pub struct LimitOptions {
     pub login_global: Rate,
     /// How long the database may take to decide before each limit is held to its policy for outages.
     pub patience: Duration,
+    /// How much each namespace of shared state may hold.
+    pub state: StateUsage,
 }

@@ -89,6 +89,22 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("GET", "/api/v1/sessions", "admin"),
     ("DELETE", "/api/v1/sessions/{id}", "admin"),
     ("POST", "/api/v1/limits/{key}/take", "coordination:*"),
+    ("GET", "/api/v1/leases", "coordination:*"),
+    ("GET", "/api/v1/leases/{key}", "coordination:*"),
+    ("POST", "/api/v1/leases/{key}/acquire", "coordination:*"),
+    ("POST", "/api/v1/leases/{key}/renew", "coordination:*"),
+    ("POST", "/api/v1/leases/{key}/release", "coordination:*"),
+    ("POST", "/api/v1/leases/{key}/seize", "coordination:*"),
+    ("GET", "/api/v1/once/{scope}/{key}", "coordination:*"),
+    ("POST", "/api/v1/once/{scope}/{key}/claim", "coordination:*"),
+    ("POST", "/api/v1/once/{scope}/{key}/complete", "coordination:*"),
+    ("POST", "/api/v1/once/{scope}/{key}/abandon", "coordination:*"),
+    ("POST", "/api/v1/once/{scope}/{key}/take-over", "coordination:*"),
+    ("POST", "/api/v1/once/{scope}/{key}/consume", "coordination:*"),
+    ("GET", "/api/v1/state/{ns}", "coordination:*"),
+    ("GET", "/api/v1/state/{ns}/{key}", "coordination:*"),
+    ("PUT", "/api/v1/state/{ns}/{key}", "coordination:*"),
+    ("DELETE", "/api/v1/state/{ns}/{key}", "coordination:*"),
     ("GET", "/api/v1/instances", "admin"),
     ("GET", "/api/v1/settings/fleet", "admin"),
     ("PUT", "/api/v1/settings/fleet", "admin"),
@@ -105,6 +121,7 @@ const EXPECTED: &[(&str, &str, &str)] = &[
 fn filled(path: &str) -> String {
     let id = "0190a0b0-0000-7000-8000-000000000000";
     let path = path.replace("{id}", id).replace("{secret_id}", id).replace("{key}", "k").replace("{pool}", "default");
+    let path = path.replace("{scope}", "mail").replace("{ns}", "mail");
     path.replace("{name}", "lobby").replace("{*name}", "lobby")
 }
 

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, Streams};
+use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, StateWaits, Streams};
 use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::{Tick, TickRequest};
@@ -18,6 +18,7 @@ use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
+use switchboard_model::state::StateUsage;
 use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::TokenResponse;
 use switchboard_model::wire::problem::Problem;
@@ -36,6 +37,9 @@ pub(crate) const ORIGIN: &str = "https://app.example";
 
 /// The most sockets of one user.
 pub(crate) const SOCKETS: u32 = 5;
+
+/// What a namespace of shared state may hold.
+pub(crate) const STATE_QUOTA: StateUsage = StateUsage { keys: 5, bytes: 3 * 1024 * 1024 };
 
 /// The password of every user.
 pub(crate) const PASSWORD: &str = "correct horse";
@@ -111,12 +115,19 @@ impl Replica {
         let scheduler = Scheduler::new(&stores, scheduler_options(instance.clone()), Vec::new());
         let (streams, stream_lanes) = Streams::new(stores.streams.clone());
         let calls = Calls::new(stores.calls.clone(), hub.clone());
-        let observers: Vec<Arc<dyn FeedObserver>> =
-            vec![hub.clone(), calls.clone(), streams.clone(), Arc::new(Ticks(scheduler.observer()))];
+        let state_waits = StateWaits::default();
+        let observers: Vec<Arc<dyn FeedObserver>> = vec![
+            hub.clone(),
+            calls.clone(),
+            streams.clone(),
+            Arc::new(state_waits.clone()),
+            Arc::new(Ticks(scheduler.observer())),
+        ];
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
         let mut api = Api {
             operations: Operations::new(hub.clone(), publisher.clone(), &stores),
             calls: calls.waits().clone(),
+            state_waits,
             stores,
             hub,
             publisher,
@@ -138,6 +149,7 @@ impl Replica {
                     login_address: "60/1m".parse().unwrap(),
                     login_global: "3000/1m".parse().unwrap(),
                     patience: Duration::from_secs(30),
+                    state: STATE_QUOTA,
                 },
                 auth: auth_options(&[SIGNING_KEY]),
                 sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),

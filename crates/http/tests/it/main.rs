@@ -8,6 +8,7 @@ mod asyncapi;
 mod audit;
 mod bulk;
 mod calls;
+mod coordination;
 mod document;
 mod edge;
 mod errors;

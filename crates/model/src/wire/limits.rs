@@ -13,6 +13,8 @@ pub const PAYLOAD_BYTES: usize = 60 * 1024;
 pub const BODY_BYTES: usize = 1024 * 1024;
 /// The largest body of a request that makes many things at once, in bytes.
 pub const BULK_BODY_BYTES: usize = 16 * 1024 * 1024;
+/// The largest body of a request that stores a shared value, in bytes: a value of the largest size and what surrounds it.
+pub const STATE_BODY_BYTES: usize = 1024 * 1024 + 4 * 1024;
 /// The most things that one request makes.
 pub const BULK_ITEMS: usize = 10_000;
 /// The deepest nesting of JSON.

@@ -4,6 +4,7 @@ pub mod auth;
 pub mod bulk;
 pub mod close;
 pub mod code;
+pub mod coordination;
 pub mod frame;
 pub mod limits;
 pub mod listen;

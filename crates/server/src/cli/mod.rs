@@ -3,6 +3,7 @@
 mod api_key;
 mod audit;
 mod clock;
+mod coordination;
 mod event;
 mod fleet;
 mod process;
@@ -24,6 +25,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 pub(crate) use self::api_key::ApiKeyCommand;
 pub(crate) use self::audit::AuditCommand;
 pub(crate) use self::clock::{ClockCommand, OutboxCommand};
+pub(crate) use self::coordination::{LeaseCommand, LeaseHeld, LeaseOptions, OnceCommand, OnceRef, StateCommand};
 pub(crate) use self::event::{CallCommand, PublishCommand, Start, TailCommand};
 pub(crate) use self::fleet::FleetCommand;
 pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
@@ -78,6 +80,12 @@ pub(crate) enum Command {
     Room(RemoteCommand<RoomCommand>),
     /// Works with streams: text or bytes of one producer that many follow, to a known end.
     Stream(RemoteCommand<StreamCommand>),
+    /// Works with leases: named ownership that expires.
+    Lease(RemoteCommand<LeaseCommand>),
+    /// Works with once-keys: claimed before something that must not happen twice.
+    Once(RemoteCommand<OnceCommand>),
+    /// Works with shared state: small values that are changed by compare-and-set.
+    State(RemoteCommand<StateCommand>),
     /// Shows and closes the open sockets of all replicas.
     Session(RemoteCommand<SessionCommand>),
     /// Publishes an event to a room or a user.

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use switchboard_model::limit::Rate;
 use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
+use switchboard_model::state::StateUsage;
 use switchboard_model::wire::limits::SOCKETS_PER_USER;
 
 use super::{kind, text};
@@ -113,6 +114,19 @@ pub(crate) struct Limits {
     /// count as sockets.
     #[serde(deserialize_with = "text::scalar")]
     pub(crate) sockets_per_user: u32,
+    /// The most keys of one namespace of shared state.
+    #[serde(deserialize_with = "text::scalar")]
+    pub(crate) state_keys: u32,
+    /// The most bytes of the keys and values of one namespace of shared state.
+    #[serde(deserialize_with = "text::scalar")]
+    pub(crate) state_bytes: u64,
+}
+
+impl Limits {
+    /// Returns how much each namespace of shared state may hold.
+    pub(crate) fn state(&self) -> StateUsage {
+        StateUsage { keys: self.state_keys.into(), bytes: i64::try_from(self.state_bytes).unwrap_or(i64::MAX) }
+    }
 }
 
 impl Default for Limits {
@@ -124,6 +138,8 @@ impl Default for Limits {
             requests: None,
             patience: Span::from_secs(1),
             sockets_per_user: SOCKETS_PER_USER,
+            state_keys: 100_000,
+            state_bytes: 64 * 1024 * 1024,
         }
     }
 }

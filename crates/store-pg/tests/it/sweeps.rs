@@ -116,6 +116,29 @@ async fn the_key_of_an_idle_pool_is_made_once() {
 }
 
 #[tokio::test]
+async fn leases_are_forgotten_a_minute_after_they_are_over() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    sqlx::query(
+        "INSERT INTO switchboard.leases (key, holder, fence, expires_at)
+         SELECT 'old' || n, 'h', n, now() - interval '61 seconds' FROM generate_series(1, 7) AS n
+         UNION ALL VALUES ('rests', 'h', 8, now() - interval '10 seconds'), ('held', 'h', 9, now() + interval '1 hour')",
+    )
+    .execute(backend.database.pool())
+    .await
+    .unwrap();
+    for deleted in [5, 2, 0] {
+        assert_eq!(stores.leases.sweep(5).await.unwrap(), deleted);
+    }
+    let left: Vec<String> = sqlx::query_scalar("SELECT key FROM switchboard.leases ORDER BY key")
+        .fetch_all(backend.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(left, ["held", "rests"]);
+    backend.close().await;
+}
+
+#[tokio::test]
 async fn a_sweep_that_finds_nothing_writes_nothing() {
     let backend = PgBackend::on(TestDatabase::empty_on_own_server().await);
     let stores = backend.stores().await;
@@ -132,6 +155,8 @@ async fn a_sweep_that_finds_nothing_writes_nothing() {
         assert_eq!(stores.audit.sweep(age, limit).await.unwrap(), 0);
         assert_eq!(stores.tickets.sweep(limit).await.unwrap(), 0);
         assert_eq!(stores.once.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.leases.sweep(limit).await.unwrap(), 0);
+        assert_eq!(stores.state.sweep(limit).await.unwrap(), 0);
         assert_eq!(stores.auth_sessions.sweep(limit).await.unwrap(), 0);
         assert_eq!(stores.webhooks.sweep(limit).await.unwrap(), 0);
         assert_eq!(stores.limits.sweep(limit).await.unwrap(), 0);

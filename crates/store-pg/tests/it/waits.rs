@@ -6,6 +6,7 @@ use switchboard_model::Timestamp;
 use switchboard_model::auth_session::NewAuthSession;
 use switchboard_model::identity::PoolName;
 use switchboard_model::ids::{InstanceId, RunId, SessionId, TaskId, WebhookSecretId};
+use switchboard_model::lease::NewLease;
 use switchboard_model::run::{NewRun, Trigger};
 use switchboard_model::secret_text::SecretHash;
 use switchboard_model::span::Span;
@@ -13,10 +14,11 @@ use switchboard_model::task::TaskSpec;
 use switchboard_model::user::{NewUser, UserEdit, UserRole};
 use switchboard_model::webhook::{NewWebhookSecret, SecretPurpose};
 use switchboard_store_api::{
-    LeaseRequest, LimitTake, RenewOutcome, Renewal, Stores, TaskUpdateOutcome, TriggerOutcome, UserUpdateOutcome,
-    WorkerKind, WriteContext,
+    AcquireOutcome, LeaseRenewal, LeaseRequest, LimitTake, RenewOutcome, Renewal, Stores, TaskUpdateOutcome,
+    TriggerOutcome, UserUpdateOutcome, WorkerKind, WriteContext,
 };
 use switchboard_store_conformance::Backend as _;
+use switchboard_testkit::wait_until;
 
 use crate::backend::PgBackend;
 
@@ -308,5 +310,28 @@ async fn a_denial_neither_waits_nor_writes() {
     sqlx::query("SELECT FROM switchboard.rate_limits FOR UPDATE").execute(&mut *transaction).await.unwrap();
     assert!(!stores.limits.take(&[hourly]).await.unwrap()[0].allowed);
     transaction.rollback().await.unwrap();
+    backend.close().await;
+}
+
+#[tokio::test]
+async fn a_lease_that_ends_while_its_renewal_waits_is_lost() {
+    let backend = PgBackend::create().await;
+    let stores = backend.stores().await;
+    let (key, ttl) = ("k".parse().unwrap(), Span::from_millis(1_500));
+    let new = NewLease { key, holder: "h".parse().unwrap(), ttl, meta: None };
+    let AcquireOutcome::Acquired(lease) = stores.leases.acquire(&new).await.unwrap() else { panic!("it is free") };
+    let mut transaction = backend.database.pool().begin().await.unwrap();
+    sqlx::raw_sql("SELECT FROM switchboard.leases FOR UPDATE").execute(&mut *transaction).await.unwrap();
+    let (leases, hold) = (stores.leases.clone(), lease.hold());
+    let mut going = tokio::task::JoinSet::new();
+    going.spawn(async move { leases.renew(&hold, LEASE).await.unwrap() });
+    until_blocked(&backend).await;
+    wait_until("the end of the lease", async || {
+        let held = stores.leases.holder(&lease.key).await.unwrap();
+        if held.is_none() { Ok(()) } else { Err(held) }
+    })
+    .await;
+    transaction.rollback().await.unwrap();
+    assert_eq!(going.join_next().await.unwrap().unwrap(), LeaseRenewal::Lost(None), "nobody has changed the row");
     backend.close().await;
 }

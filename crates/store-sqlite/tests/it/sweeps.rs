@@ -112,6 +112,31 @@ async fn events_of_a_room_whose_deletion_was_cut_short_are_swept() {
 }
 
 #[tokio::test]
+async fn leases_are_forgotten_a_minute_after_they_are_over() {
+    let backend = SqliteBackend::create().await;
+    let stores = backend.stores().await;
+    let mut connection = backend.raw().await;
+    sqlx::query(
+        "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 7),
+         clock (now) AS (SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER))
+         INSERT INTO leases (key, holder, fence, expires_at)
+         SELECT 'old' || n, 'h', n, now - 61000000 FROM numbers, clock
+         UNION ALL SELECT 'rests', 'h', 8, now - 10000000 FROM clock
+         UNION ALL SELECT 'held', 'h', 9, now + 3600000000 FROM clock",
+    )
+    .execute(&mut connection)
+    .await
+    .unwrap();
+    for deleted in [5, 2, 0] {
+        assert_eq!(stores.leases.sweep(5).await.unwrap(), deleted);
+    }
+    let left: Vec<String> =
+        sqlx::query_scalar("SELECT key FROM leases ORDER BY key").fetch_all(&mut connection).await.unwrap();
+    assert_eq!(left, ["held", "rests"]);
+    backend.close().await;
+}
+
+#[tokio::test]
 async fn a_sweep_that_finds_nothing_writes_nothing() {
     let backend = SqliteBackend::create().await;
     let stores = backend.stores().await;
@@ -127,6 +152,8 @@ async fn a_sweep_that_finds_nothing_writes_nothing() {
     assert_eq!(stores.audit.sweep(age, limit).await.unwrap(), 0);
     assert_eq!(stores.tickets.sweep(limit).await.unwrap(), 0);
     assert_eq!(stores.once.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.leases.sweep(limit).await.unwrap(), 0);
+    assert_eq!(stores.state.sweep(limit).await.unwrap(), 0);
     assert_eq!(stores.auth_sessions.sweep(limit).await.unwrap(), 0);
     assert_eq!(stores.webhooks.sweep(limit).await.unwrap(), 0);
     assert_eq!(stores.limits.sweep(limit).await.unwrap(), 0);

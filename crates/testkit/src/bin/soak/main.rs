@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a soak fails by panicking")]
 
+mod leases;
 mod realtime;
 mod sign_in;
 mod slow_readers;
@@ -36,6 +37,11 @@ async fn main() -> ExitCode {
             let Some(minutes) = arguments.next().and_then(|number| number.parse().ok()) else { return usage() };
             verdict(slow_readers::soak(server.as_ref(), minutes).await)
         }
+        "leases" => {
+            let mut numbers = arguments.map_while(|number| number.parse().ok());
+            let (Some(holds), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
+            verdict(leases::soak(server.as_ref(), usize::try_from(holds).unwrap(), seed).await)
+        }
         _ => usage(),
     }
 }
@@ -46,7 +52,8 @@ const fn verdict(holds: bool) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: switchboard-soak sign-in SERVER_BINARY | realtime SERVER_BINARY MINUTES SEED | slow-readers SERVER_BINARY MINUTES"
+        "usage: switchboard-soak sign-in SERVER | realtime SERVER MINUTES SEED | slow-readers SERVER MINUTES
+       | leases SERVER HOLDS SEED"
     );
     ExitCode::FAILURE
 }

@@ -1,6 +1,7 @@
-//! Who waits on this replica for which call to end. A wake-up may be lost; whoever waits looks now and then.
+//! Who waits on this replica for a change of which thing. A wake-up may be lost; whoever waits looks now and then.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -8,19 +9,28 @@ use switchboard_model::ids::CallId;
 use tokio::sync::watch;
 
 /// The waiting for the ends of calls.
-#[derive(Clone, Debug, Default)]
-pub struct CallWaits(Arc<Mutex<HashMap<CallId, watch::Sender<()>>>>);
+pub type CallWaits = Waits<CallId>;
 
-impl CallWaits {
-    /// Begins to wait for the end of a call; look at the call after this, not before.
+/// The waiting for changes of things that a `K` names.
+#[derive(Clone, Debug)]
+pub struct Waits<K: Clone + Eq + Hash>(Arc<Mutex<HashMap<K, watch::Sender<()>>>>);
+
+impl<K: Clone + Eq + Hash> Default for Waits<K> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash> Waits<K> {
+    /// Begins to wait for a change; look at the thing after this, not before.
     #[must_use]
-    pub fn watch(&self, call: CallId) -> CallWatch {
-        let ended = self.0.lock().entry(call).or_default().subscribe();
-        CallWatch { waits: self.clone(), call, ended }
+    pub fn watch(&self, key: K) -> Watch<K> {
+        let changed = self.0.lock().entry(key.clone()).or_default().subscribe();
+        Watch { waits: self.clone(), key, changed }
     }
 
-    pub(crate) fn wake(&self, call: CallId) {
-        if let Some(waiting) = self.0.lock().get(&call) {
+    pub(crate) fn wake(&self, key: &K) {
+        if let Some(waiting) = self.0.lock().get(key) {
             waiting.send_replace(());
         }
     }
@@ -32,29 +42,29 @@ impl CallWaits {
     }
 }
 
-/// One who waits for the end of a call.
+/// One who waits for a change.
 #[derive(Debug)]
-pub struct CallWatch {
-    waits: CallWaits,
-    call: CallId,
-    ended: watch::Receiver<()>,
+pub struct Watch<K: Clone + Eq + Hash> {
+    waits: Waits<K>,
+    key: K,
+    changed: watch::Receiver<()>,
 }
 
-impl CallWatch {
-    /// Waits until the call may have ended since the last time.
+impl<K: Clone + Eq + Hash> Watch<K> {
+    /// Waits until the thing may have changed since the last time.
     pub async fn changed(&mut self) {
-        if self.ended.changed().await.is_err() {
+        if self.changed.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-impl Drop for CallWatch {
+impl<K: Clone + Eq + Hash> Drop for Watch<K> {
     fn drop(&mut self) {
         let mut waiting = self.waits.0.lock();
         // This one still counts here.
-        if waiting.get(&self.call).is_some_and(|sender| sender.receiver_count() <= 1) {
-            waiting.remove(&self.call);
+        if waiting.get(&self.key).is_some_and(|sender| sender.receiver_count() <= 1) {
+            waiting.remove(&self.key);
         }
     }
 }
@@ -66,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wake_up_reaches_everybody_who_waits_for_the_call_also_before_they_ask() {
+    fn a_wake_up_reaches_everybody_who_waits_also_before_they_ask() {
         let waits = CallWaits::default();
         let call = CallId::new();
         let (mut first, mut second) = (waits.watch(call), waits.watch(call));
         let mut other = waits.watch(CallId::new());
         assert!(first.changed().now_or_never().is_none());
-        waits.wake(call);
+        waits.wake(&call);
         assert!(first.changed().now_or_never().is_some());
         assert!(second.changed().now_or_never().is_some());
         assert!(first.changed().now_or_never().is_none());
