@@ -18,6 +18,7 @@ mod pages;
 mod resume;
 mod rooms;
 mod runs;
+mod secrets;
 mod sessions;
 mod settings;
 mod socket;

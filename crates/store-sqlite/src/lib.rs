@@ -21,10 +21,13 @@ mod presence;
 mod rooms;
 mod rows;
 mod runs;
+mod sealed;
+mod secrets;
 mod settings;
 mod streams;
 mod tasks;
 mod tickets;
+mod tokens;
 mod users;
 mod webhooks;
 mod writer;
@@ -116,6 +119,9 @@ fn stores(database: Arc<Database>) -> Stores {
         auth_sessions: database.clone(),
         limits: database.clone(),
         webhooks: database.clone(),
+        secrets: database.clone(),
+        tokens: database.clone(),
+        sealed: database.clone(),
         audit: database.clone(),
         settings: database.clone(),
         once: database.clone(),

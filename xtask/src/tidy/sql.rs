@@ -7,7 +7,7 @@ use super::source::{Finding, Source};
 const KEYWORDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
 
 /// What statements are about, so that both stores call it the same: mostly the name of the store.
-const AGGREGATES: [&str; 23] = [
+const AGGREGATES: [&str; 26] = [
     "api_keys",
     "audit",
     "auth_sessions",
@@ -24,11 +24,14 @@ const AGGREGATES: [&str; 23] = [
     "presence",
     "rooms",
     "runs",
+    "sealed",
+    "secrets",
     "server",
     "settings",
     "streams",
     "tasks",
     "tickets",
+    "tokens",
     "users",
     "webhooks",
 ];
