@@ -33,23 +33,23 @@ impl FromRow<'_, SqliteRow> for Stored<Canary> {
     }
 }
 
-/// Returns the statement that finds the values of a table that begin otherwise.
+/// Returns the statement that finds the values of a table that begin otherwise. Of an empty value there is no part.
 const fn stale_of(table: SealedTable) -> &'static str {
     match table {
         SealedTable::WebhookSecrets => {
             "-- sealed.stale_webhook_secrets
             SELECT id, sealed FROM webhook_secrets
-            WHERE id > ?1 AND substr(sealed, 1, length(?2)) <> ?2 ORDER BY id LIMIT ?3"
+            WHERE id > ?1 AND substr(sealed, 1, length(?2)) IS NOT ?2 ORDER BY id LIMIT ?3"
         }
         SealedTable::Secrets => {
             "-- sealed.stale_secrets
             SELECT id, sealed FROM secrets
-            WHERE id > ?1 AND substr(sealed, 1, length(?2)) <> ?2 ORDER BY id LIMIT ?3"
+            WHERE id > ?1 AND substr(sealed, 1, length(?2)) IS NOT ?2 ORDER BY id LIMIT ?3"
         }
         SealedTable::Tokens => {
             "-- sealed.stale_tokens
             SELECT id, sealed FROM tokens
-            WHERE id > ?1 AND substr(sealed, 1, length(?2)) <> ?2 ORDER BY id LIMIT ?3"
+            WHERE id > ?1 AND substr(sealed, 1, length(?2)) IS NOT ?2 ORDER BY id LIMIT ?3"
         }
     }
 }

@@ -103,6 +103,8 @@ pub(crate) struct Replica {
     pub(crate) api: Api,
     pub(crate) router: Router,
     pub(crate) provider: Arc<Provider>,
+    /// The key that encrypts what is stored.
+    pub(crate) sealing_key: SecretText,
     pub(crate) admin: String,
     pub(crate) stop: CancellationToken,
     _folder: TempDir,
@@ -139,7 +141,8 @@ impl Replica {
         let observers: Vec<Arc<dyn FeedObserver>> =
             vec![hub.clone(), calls.clone(), streams.clone(), Arc::new(Ticks(scheduler.observer()))];
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
-        let sealer = Arc::new(Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap());
+        let sealing_key = Sealer::generate_text("test").unwrap();
+        let sealer = Arc::new(Sealer::from_texts(std::slice::from_ref(&sealing_key)).unwrap());
         check_keys(&stores, &sealer).await.unwrap();
         let provider = Arc::new(Provider::default());
         let endpoint = Arc::clone(&provider) as Arc<dyn TokenEndpoint>;
@@ -186,7 +189,7 @@ impl Replica {
         });
         api.lifecycle.set_ready();
         let router = router(api.clone());
-        let mut replica = Self { router, api, provider, admin: String::new(), stop, _folder: folder };
+        let mut replica = Self { router, api, provider, sealing_key, admin: String::new(), stop, _folder: folder };
         replica.admin = replica.key(&[Scope::Admin]).await;
         let known = async {
             while replica.api.hub.now().is_none() {
@@ -200,6 +203,12 @@ impl Replica {
     /// Goes on with other options of sign-in, over the same database.
     pub(crate) fn sign_in_by(&mut self, change: impl FnOnce(&mut AuthOptions)) {
         change(&mut self.api.options.auth);
+        self.router = router(self.api.clone());
+    }
+
+    /// Goes on with other keys for what is stored, over the same database.
+    pub(crate) fn seal_by(&mut self, sealer: Sealer) {
+        self.api.options.sealer = Arc::new(sealer);
         self.router = router(self.api.clone());
     }
 

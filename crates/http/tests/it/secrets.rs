@@ -1,7 +1,7 @@
 //! Secrets and tokens over HTTP: what is set is never shown, and access tokens are handed out by their own scope.
 
 use serde_json::{Value, json};
-use switchboard_http::{Sealer, TokenAskError, check_keys};
+use switchboard_http::{RewrapError, Sealer, TokenAskError, check_keys, rewrap};
 use switchboard_model::page::Page;
 use switchboard_model::scope::Scope;
 use switchboard_model::wire::code::ErrorCode;
@@ -179,4 +179,37 @@ async fn a_replica_needs_the_keys_of_all_that_is_stored() {
     // Neither attempt has left a canary.
     check_keys(stores, &replica.api.options.sealer).await.unwrap();
     assert_eq!(stores.sealed.canaries().await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn values_are_brought_under_another_key_a_stretch_at_a_time_by_whoever_goes_on() {
+    let mut replica = Replica::boot().await;
+    set_token(&replica).await;
+    for n in 0..249 {
+        put(&replica, &format!("s{n}"), json!({"value": VALUE})).await.read::<Secret>();
+    }
+    let earlier = Sealer::from_texts(std::slice::from_ref(&replica.sealing_key)).unwrap();
+    let new = Sealer::generate_text("new").unwrap();
+    let sealer = Sealer::from_texts(&[new, replica.sealing_key.clone()]).unwrap();
+    check_keys(&replica.api.stores, &sealer).await.unwrap();
+    let stores = replica.api.stores.clone();
+    assert!(matches!(rewrap(&stores, &earlier, 1).await, Err(RewrapError::NotCurrent { .. })));
+    let first = rewrap(&stores, &sealer, 100).await.unwrap();
+    assert_eq!((first.rewrapped, first.left, first.unreadable), (100, 151, 0));
+
+    // Whoever goes on knows nothing of what was done but what the values say.
+    replica.seal_by(sealer);
+    let report = replica.ask("GET", "/api/v1/sealing", "").await.json();
+    assert_eq!((&report["encrypts"], &report["current"]), (&json!("new"), &json!("new")));
+    let stale: u64 = report["keys"].as_array().unwrap().iter().map(|key| key["stale"].as_u64().unwrap()).sum();
+    assert_eq!(stale, 151);
+    let rest = replica.ask("POST", "/api/v1/sealing/rewrap", "{}").await.json();
+    assert_eq!(rest, json!({"rewrapped": 151, "unreadable": 0, "left": 0, "retired": ["test"]}));
+    let again = replica.ask("POST", "/api/v1/sealing/rewrap", r#"{"key_id":"new"}"#).await.json();
+    assert_eq!(again, json!({"rewrapped": 0, "unreadable": 0, "left": 0, "retired": []}));
+    let other = replica.ask("POST", "/api/v1/sealing/rewrap", r#"{"key_id":"test"}"#).await.problem();
+    assert_eq!(other.code, ErrorCode::Conflict);
+    assert!(check_keys(&stores, &earlier).await.unwrap_err().to_string().contains("is missing"));
+    let page: Page<Secret> = replica.ask("GET", "/api/v1/secrets?limit=500", "").await.read();
+    assert!(page.items.len() == 250 && page.items.iter().all(|secret| secret.key_id == "new" && secret.version == 1));
 }
