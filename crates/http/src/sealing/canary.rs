@@ -23,7 +23,8 @@ pub enum CanaryError {
     Missing(String),
     /// A key is not the one that has encrypted stored values under the same id.
     #[error(
-        "the key {0} is not the one by which stored secrets are encrypted; give back that one, and a new key another id"
+        "the key {0} is not the one by which stored secrets are encrypted; give back that one. If it is lost, so are they: \
+         `switchboard secret retire-key {0}` gives them up, and the new key needs another id"
     )]
     Wrong(String),
     /// A key that was retired is to encrypt again.

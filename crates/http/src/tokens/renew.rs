@@ -124,6 +124,10 @@ impl TokenCache {
         let ask = TokenAsk { provider: token.provider.clone(), client_secret, refresh_token, timeout: self.timeout };
         let asking = tokio::time::timeout(self.timeout, self.endpoint.ask(&ask));
         let answer = asking.await.unwrap_or_else(|_| Err(failed("the provider did not answer in time".to_owned())))?;
+        if answer.expires_in.is_some_and(|life| life.as_millis() == 0) {
+            // Whoever waits would ask for another one at once, and again.
+            return Err(failed("the provider gave an access token that has expired already".to_owned()));
+        }
         self.grant(token, secrets, answer).map_err(|error| failed(error.to_string()))
     }
 

@@ -1,9 +1,11 @@
 //! Secrets and tokens over HTTP: what is set is never shown, and access tokens are handed out by their own scope.
 
 use serde_json::{Value, json};
-use switchboard_http::{RewrapError, Sealer, TokenAskError, check_keys, rewrap};
+use switchboard_http::{RewrapError, Sealer, TokenAnswer, TokenAskError, check_keys, rewrap};
 use switchboard_model::page::Page;
 use switchboard_model::scope::Scope;
+use switchboard_model::secret_text::SecretText;
+use switchboard_model::span::Span;
 use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::secret::{Secret, Token, TokenAccess};
 
@@ -132,11 +134,20 @@ async fn a_provider_that_gives_nothing_is_left_alone_for_a_while() {
         assert!(problem.detail.contains("invalid_grant"), "{}", problem.detail);
     }
     assert_eq!(replica.provider.asked.lock().len(), 1);
+    let dead = TokenAnswer {
+        access_token: SecretText::from_presented("dead".to_owned()),
+        token_type: "Bearer".to_owned(),
+        refresh_token: None,
+        expires_in: Some(Span::default()),
+    };
     let shown: Token = replica.ask("GET", "/api/v1/tokens/crm", "").await.read();
     assert!(shown.failures == 1 && shown.retry_at.is_some() && shown.last_error.unwrap().contains("invalid_grant"));
+    *replica.provider.answer.lock() = Some(Ok(dead));
+    set_token(&replica).await;
+    assert!(access(&replica, json!({})).await.problem().detail.contains("expired already"));
     *replica.provider.answer.lock() = None;
     set_token(&replica).await;
-    assert_eq!(access(&replica, json!({})).await.read::<TokenAccess>().access_token, "access-2");
+    assert_eq!(access(&replica, json!({})).await.read::<TokenAccess>().access_token, "access-3");
 }
 
 #[tokio::test]
@@ -168,7 +179,7 @@ async fn a_replica_needs_the_keys_of_all_that_is_stored() {
     let replica = Replica::boot().await;
     let stores = &replica.api.stores;
     let (old, new) = (Sealer::generate_text("old").unwrap(), Sealer::generate_text("new").unwrap());
-    let with = |texts: &[&switchboard_model::secret_text::SecretText]| {
+    let with = |texts: &[&SecretText]| {
         Sealer::from_texts(&texts.iter().map(|text| (*text).clone()).collect::<Vec<_>>()).unwrap()
     };
     let refusal = async |sealer: &Sealer| check_keys(stores, sealer).await.unwrap_err().to_string();
