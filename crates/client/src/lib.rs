@@ -20,6 +20,7 @@ mod pages;
 mod resume;
 mod rooms;
 mod runs;
+mod secrets;
 mod sessions;
 mod settings;
 mod socket;

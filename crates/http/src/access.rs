@@ -152,14 +152,16 @@ impl Caller {
 
     /// Insists on what a task will do in the name of the caller. A request that a task sends needs nothing beyond
     /// `tasks:write`, which its maker has: it carries no credential of the caller, and where it may go is decided by
-    /// the guard of outbound requests, which operators of the server configure.
+    /// the guard of outbound requests, which operators of the server configure. A secret that it carries is another
+    /// matter: the maker chooses who gets it.
     ///
     /// # Errors
-    /// `forbidden` for an event that the caller could not publish.
+    /// `forbidden` for an event that the caller could not publish, and for a secret that the caller may not use.
     pub(crate) fn require_action(&self, spec: &TaskSpec) -> ApiResult<()> {
         match &spec.action {
             Action::Event(action) => self.require(&Scope::publish_to(&action.to.room())),
-            Action::Http(_) | Action::Pull(_) | Action::System(_) => Ok(()),
+            Action::Http(action) => action.secrets().try_for_each(|secret| self.require(&Scope::use_of(secret))),
+            Action::Pull(_) | Action::System(_) => Ok(()),
         }
     }
 
@@ -315,5 +317,8 @@ mod tests {
         assert!(!may(&["tasks:write"], &to_room) && !may(&["publish:club:"], &to_room));
         assert!(may(&["publish:user:ann"], &to_user) && !may(&["publish:chat:"], &to_user));
         assert!(may(&["tasks:write"], &system) && may(&["tasks:write"], &http));
+        let secret = spec(r#"{"http":{"url":"https://a.example","headers":{"x-key":{"secret":"crm.key"}}}}"#);
+        assert!(may(&["secrets:use:crm."], &secret) && may(&["admin"], &secret));
+        assert!(!may(&["tasks:write", "secrets:write", "secrets:use:erp"], &secret));
     }
 }

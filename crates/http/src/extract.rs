@@ -12,7 +12,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
-use switchboard_model::identity::{ClientKey, Namespace, PoolName, RoomName, TaskName, UserId};
+use switchboard_model::identity::{ClientKey, Namespace, PoolName, RoomName, SecretName, TaskName, TokenName, UserId};
 use switchboard_model::ids::{ApiKeyId, CallId, ConnectionId, RunId, SessionId, StreamId, TaskId, WebhookSecretId};
 use switchboard_model::page::{MAX_PAGE, PageRequest};
 use switchboard_model::wire::code::ErrorCode;
@@ -143,6 +143,8 @@ impl PathPart for ApiKeyId {}
 impl PathPart for SessionId {}
 impl PathPart for ConnectionId {}
 impl PathPart for WebhookSecretId {}
+impl PathPart for SecretName {}
+impl PathPart for TokenName {}
 impl PathPart for TaskName {}
 impl PathPart for ClientKey {}
 impl PathPart for Namespace {}

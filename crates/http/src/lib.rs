@@ -23,6 +23,7 @@ mod request_line;
 mod routes;
 mod sealing;
 mod sse;
+mod tokens;
 mod unread;
 mod wait;
 mod ws;
@@ -47,7 +48,11 @@ pub use limits::LimitOptions;
 pub use openapi::asyncapi::asyncapi_document;
 pub use openapi::openapi_document;
 pub use routes::{Access, ROUTES, Route, describe_metrics, metrics_router, router};
-pub use sealing::{SealError, SealPlace, Sealer, SealingKeyError};
+pub use sealing::{
+    CanaryError, RewrapError, SealError, SealPlace, Sealer, SealingKeyError, SecretLookupError, check_keys, look_up,
+    rewrap,
+};
+pub use tokens::{TokenAnswer, TokenAsk, TokenAskError, TokenCache, TokenEndpoint};
 pub use ws::MessageBudget;
 
 use auth::passwords::Passwords;
@@ -74,6 +79,8 @@ pub struct Api {
     pub calls: CallWaits,
     /// What wakes requests that wait for a change of a shared value.
     pub state_waits: StateWaits,
+    /// What hands out access tokens of providers.
+    pub tokens: Arc<TokenCache>,
     /// What moves the clock of schedules, on a server with a test clock.
     pub replay: Option<Replay>,
     /// How the change feed is doing.

@@ -10,8 +10,8 @@ use switchboard_model::wire::limits::{BODY_BYTES, BULK_BODY_BYTES, STATE_BODY_BY
 use crate::access::authorise;
 use crate::endpoints::{
     api_keys, audit, auth, bulk, calls, events, hooks, instances, leases, limits, listen, named_tasks, occurrences,
-    once, outbox, probes, rooms, run_output, runs, sdk, sessions, settings, state, streams, tasks, test_clock, tickets,
-    triggers, users, webhook_secrets, work,
+    once, outbox, probes, rooms, run_output, runs, sdk, sealing, secrets, sessions, settings, state, streams, tasks,
+    test_clock, tickets, tokens, triggers, users, webhook_secrets, work,
 };
 use crate::limits::limit_requests;
 use crate::middleware::{end_in_outage, guard, identify, observe};
@@ -38,6 +38,8 @@ pub enum Access {
     Stream(Scope),
     /// Whoever may publish to the room of the path; the handler decides.
     Publish,
+    /// Whoever may be handed the token of the path; the handler decides.
+    Token,
     /// Whoever may work on the pool of the path, or on the pool of the run of the path.
     Work,
 }
@@ -181,6 +183,17 @@ pub static ROUTES: &[Route] = routes! {
     GET    "/api/v1/state/{ns}/{key}"      Access::Scope(Scope::Coordination) => state::get;
     PUT    "/api/v1/state/{ns}/{key}"      Access::Scope(Scope::Coordination) => state::put;
     DELETE "/api/v1/state/{ns}/{key}"      Access::Scope(Scope::Coordination) => state::delete;
+    GET    "/api/v1/secrets"               Access::Scope(Scope::SecretsRead) => secrets::list;
+    GET    "/api/v1/secrets/{name}"        Access::Scope(Scope::SecretsRead) => secrets::get;
+    PUT    "/api/v1/secrets/{name}"        Access::Scope(Scope::SecretsWrite) => secrets::put;
+    DELETE "/api/v1/secrets/{name}"        Access::Scope(Scope::SecretsWrite) => secrets::delete;
+    GET    "/api/v1/sealing"               Access::Scope(Scope::SecretsRead) => sealing::report;
+    POST   "/api/v1/sealing/rewrap"        Access::Scope(Scope::Admin)      => sealing::rewrap_values;
+    GET    "/api/v1/tokens"                Access::Scope(Scope::SecretsRead) => tokens::list;
+    GET    "/api/v1/tokens/{name}"         Access::Scope(Scope::SecretsRead) => tokens::get;
+    PUT    "/api/v1/tokens/{name}"         Access::Scope(Scope::SecretsWrite) => tokens::put;
+    DELETE "/api/v1/tokens/{name}"         Access::Scope(Scope::SecretsWrite) => tokens::delete;
+    POST   "/api/v1/tokens/{name}/access"  Access::Token                    => tokens::access;
     GET    "/api/v1/instances"             Access::Scope(Scope::Admin)      => instances::list;
     GET    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::fleet;
     PUT    "/api/v1/settings/fleet"        Access::Scope(Scope::Admin)      => settings::put_fleet;
@@ -215,7 +228,12 @@ fn assemble(api: Api, is_included: impl Fn(&Route) -> bool) -> axum::Router {
         let handler = match &route.access {
             Access::Anonymous => handler,
             Access::Login | Access::Signature | Access::Ticket => handler.route_layer(limited),
-            access @ (Access::SignedIn | Access::Scope(_) | Access::Stream(_) | Access::Publish | Access::Work) => {
+            access @ (Access::SignedIn
+            | Access::Scope(_)
+            | Access::Stream(_)
+            | Access::Publish
+            | Access::Token
+            | Access::Work) => {
                 handler.route_layer(from_fn_with_state((App::clone(&app), access), authorise)).route_layer(limited)
             }
         };
@@ -241,6 +259,7 @@ pub fn describe_metrics() {
     auth::describe_metrics();
     crate::endpoints::hooks::describe_metrics();
     crate::limits::describe_metrics();
+    crate::tokens::describe_metrics();
     ws::describe_metrics();
     crate::sse::describe_metrics();
     metrics::gauge!("switchboard_feed_age_seconds").set(0.0);

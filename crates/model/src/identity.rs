@@ -82,6 +82,10 @@ names! {
     TaskName, "task name", r"^[A-Za-z0-9][A-Za-z0-9._:/-]{0,127}$", is_task_name;
     /// A named class of runs.
     PoolName, "pool name", r"^[a-z][a-z0-9_-]{0,31}$", is_head;
+    /// The unique name of a secret.
+    SecretName, "secret name", r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", is_secret_name;
+    /// The unique name of a token of a provider.
+    TokenName, "token name", r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$", is_secret_name;
     /// What an external worker calls itself.
     WorkerName, "worker name", r"^[A-Za-z0-9][A-Za-z0-9._:@/-]{0,127}$", is_worker_name;
     /// A key that limits how many runs go at the same time.
@@ -127,6 +131,10 @@ fn is_event_name(text: &str) -> bool {
 
 fn is_task_name(text: &str) -> bool {
     is_name_with(text, b"._:/-")
+}
+
+fn is_secret_name(text: &str) -> bool {
+    is_name_with(text, b"._:-")
 }
 
 fn is_worker_name(text: &str) -> bool {

@@ -68,6 +68,10 @@ uuid_ids! {
     AuditId,
     /// A secret of a webhook; never the secret itself.
     WebhookSecretId,
+    /// A named secret; never its value.
+    SecretId,
+    /// A token of a provider; never what is secret about it.
+    TokenId,
     /// A request to one client.
     CallId,
     /// What a client that claimed a call answers it with.

@@ -8,7 +8,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::identity::{PoolName, RoomName};
+use crate::identity::{PoolName, RoomName, SecretName, TokenName};
 
 /// One permission of an API key or a role.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -37,16 +37,27 @@ pub enum Scope {
     Calls,
     /// Reads and administers users and their sign-in sessions.
     Users,
+    /// Reads which secrets and tokens there are, and which keys encrypt them.
+    SecretsRead,
+    /// Sets and deletes secrets and tokens.
+    SecretsWrite,
+    /// Lets tasks and tokens use the secrets whose name starts with the prefix; an empty prefix means every secret.
+    SecretsUse(String),
+    /// Is handed access tokens of the tokens whose name starts with the prefix; an empty prefix means every token.
+    TokensAccess(String),
     /// Uses the coordination primitives, such as rate limits.
     Coordination,
     /// Everything.
     Admin,
 }
 
+/// Makes a scope that names begin for.
+type FromPrefix = fn(String) -> Scope;
+
 /// Why a text is not a scope.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, calls:write, streams:read, streams:write, users:*, coordination:*, admin"
+    "unknown scope {0:?}; known are tasks:read, tasks:write, runs:read, runs:write, work:<pool>, rooms:read, rooms:write, publish:<prefix>, calls:write, streams:read, streams:write, users:*, secrets:read, secrets:write, secrets:use:<prefix>, tokens:access:<prefix>, coordination:*, admin"
 )]
 pub struct ScopeError(String);
 
@@ -60,8 +71,11 @@ impl Scope {
             | (Self::RunsWrite, Self::RunsRead)
             | (Self::RoomsWrite, Self::RoomsRead)
             | (Self::StreamsWrite, Self::StreamsRead)
+            | (Self::SecretsWrite, Self::SecretsRead)
             | (Self::Work(None), Self::Work(_)) => true,
-            (Self::Publish(held), Self::Publish(wanted)) => wanted.starts_with(held.as_str()),
+            (Self::Publish(held), Self::Publish(wanted))
+            | (Self::SecretsUse(held), Self::SecretsUse(wanted))
+            | (Self::TokensAccess(held), Self::TokensAccess(wanted)) => wanted.starts_with(held.as_str()),
             (held, wanted) => held == wanted,
         }
     }
@@ -78,11 +92,27 @@ impl Scope {
         Self::Work(Some(pool.clone()))
     }
 
+    /// Names the scope that using a secret asks for.
+    #[must_use]
+    pub fn use_of(secret: &SecretName) -> Self {
+        Self::SecretsUse(secret.as_str().to_owned())
+    }
+
+    /// Names the scope that taking an access token asks for.
+    #[must_use]
+    pub fn access_to(token: &TokenName) -> Self {
+        Self::TokensAccess(token.as_str().to_owned())
+    }
+
     /// Reads a scope that carries a name.
     fn with_name(text: &str) -> Option<Self> {
-        if let Some(prefix) = text.strip_prefix("publish:") {
-            let is_allowed = prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic());
-            return is_allowed.then(|| Self::Publish(prefix.trim_end_matches('*').to_owned()));
+        let with_prefix: [(&str, FromPrefix); 3] =
+            [("publish:", Self::Publish), ("secrets:use:", Self::SecretsUse), ("tokens:access:", Self::TokensAccess)];
+        for (head, scope) in with_prefix {
+            if let Some(prefix) = text.strip_prefix(head) {
+                let is_allowed = prefix.len() <= 256 && prefix.bytes().all(|b| b.is_ascii_graphic());
+                return is_allowed.then(|| scope(prefix.trim_end_matches('*').to_owned()));
+            }
         }
         match text.strip_prefix("work:")? {
             "" | "*" => Some(Self::Work(None)),
@@ -104,11 +134,15 @@ impl fmt::Display for Scope {
             Self::StreamsWrite => "streams:write",
             Self::Calls => "calls:write",
             Self::Users => "users:*",
+            Self::SecretsRead => "secrets:read",
+            Self::SecretsWrite => "secrets:write",
             Self::Coordination => "coordination:*",
             Self::Admin => "admin",
             Self::Work(None) => "work:",
             Self::Work(Some(pool)) => return write!(f, "work:{pool}"),
             Self::Publish(prefix) => return write!(f, "publish:{prefix}"),
+            Self::SecretsUse(prefix) => return write!(f, "secrets:use:{prefix}"),
+            Self::TokensAccess(prefix) => return write!(f, "tokens:access:{prefix}"),
         })
     }
 }
@@ -128,6 +162,8 @@ impl FromStr for Scope {
             "streams:write" => Self::StreamsWrite,
             "calls:write" => Self::Calls,
             "users:*" => Self::Users,
+            "secrets:read" => Self::SecretsRead,
+            "secrets:write" => Self::SecretsWrite,
             "coordination:*" => Self::Coordination,
             "admin" => Self::Admin,
             _ => return Self::with_name(text).ok_or_else(|| ScopeError(text.chars().take(80).collect())),
@@ -155,9 +191,9 @@ impl JsonSchema for Scope {
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
-            "description": "One permission of an API key; `publish:` is followed by the start of the room names, `work:` by a pool or nothing.",
+            "description": "One permission of an API key; `publish:`, `secrets:use:` and `tokens:access:` are followed by the start of the names, `work:` by a pool or nothing.",
             "type": "string",
-            "pattern": r"^((tasks|runs|rooms|streams):(read|write)|publish:[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|calls:write|users:\*|coordination:\*|admin)$",
+            "pattern": r"^((tasks|runs|rooms|streams|secrets):(read|write)|(publish|secrets:use|tokens:access):[\x21-\x7e]{0,256}|work:([a-z][a-z0-9_-]{0,31}|\*)?|calls:write|users:\*|coordination:\*|admin)$",
             "examples": ["tasks:write", "publish:chat:", "work:gpu", "admin"],
         })
     }
@@ -175,6 +211,17 @@ mod tests {
         let chat: Scope = "publish:chat:*".parse().unwrap();
         assert!(chat.grants(&Scope::publish_to(&"chat:1".parse().unwrap())));
         assert!(!chat.grants(&Scope::publish_to(&"chatter:1".parse().unwrap())));
+    }
+
+    #[test]
+    fn secrets_and_tokens_are_granted_by_the_start_of_their_names() {
+        let scope = |text: &str| text.parse::<Scope>().unwrap();
+        let [secret, token] = [Scope::use_of(&"crm.key".parse().unwrap()), Scope::access_to(&"crm".parse().unwrap())];
+        assert_eq!([secret.to_string(), token.to_string()], ["secrets:use:crm.key", "tokens:access:crm"]);
+        assert!(scope("secrets:use:crm.").grants(&secret) && scope("secrets:use:*").grants(&secret));
+        assert!(!scope("secrets:write").grants(&secret) && !scope("secrets:use:erp").grants(&secret));
+        assert!(scope("tokens:access:crm").grants(&token) && !scope("secrets:use:crm").grants(&token));
+        assert!(scope("secrets:write").grants(&scope("secrets:read")));
     }
 
     #[test]

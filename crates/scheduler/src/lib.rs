@@ -37,5 +37,5 @@ pub use pull::{PullQueue, PullRequest};
 pub use replay::{Replay, ReplayError, ReplayPatience};
 pub use scheduler::{Scheduler, SchedulerHandle, SchedulerOptions};
 pub use sweep::HistoryAges;
-pub use system::{SystemRegistry, SystemRunner, install_system_tasks};
+pub use system::{REWRAP_SECRETS, SystemRegistry, SystemRunner, install_system_tasks};
 pub use wake::Wake;

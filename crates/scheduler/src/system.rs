@@ -17,6 +17,10 @@ use tokio_util::sync::CancellationToken;
 use crate::actions::{ActionError, ActionRunner, RunOutput};
 use crate::sweep::{HistoryAges, Upkeep, keep_up};
 
+/// The function that brings encrypted values under the current key. It has a task of its own like the parts of the upkeep,
+/// and comes from the server, which has the keys.
+pub const REWRAP_SECRETS: &str = "rewrap_secrets";
+
 /// The task that earlier versions had in place of those of today, and its function, which does all they do.
 const FORMER: &str = "system:sweep";
 const FORMER_FUNCTION: &str = "sweep";
@@ -114,8 +118,8 @@ pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
     let context = WriteContext::system("scheduler");
     let former =
         stores.tasks.find(&FORMER.parse().map_err(corrupt)?).await?.filter(|task| calls(&task.spec, FORMER_FUNCTION));
-    for part in Upkeep::ALL {
-        let mut spec = system_task(part).map_err(corrupt)?;
+    for function in installed() {
+        let mut spec = system_task(function).map_err(corrupt)?;
         if let Some(former) = &former {
             spec.schedule = former.spec.schedule.clone();
             spec.is_active = former.spec.is_active;
@@ -123,7 +127,9 @@ pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
         let outcome = stores.tasks.create(&context, TaskId::new(), &spec).await?;
         match outcome {
             Written::Now(TaskCreateOutcome::Refused(error)) => return Err(corrupt(error)),
-            Written::Now(TaskCreateOutcome::NameTaken(id)) => leave_default_pool(stores, &context, id, part).await?,
+            Written::Now(TaskCreateOutcome::NameTaken(id)) => {
+                leave_default_pool(stores, &context, id, function).await?
+            }
             _ => {}
         }
     }
@@ -134,9 +140,9 @@ pub async fn install_system_tasks(stores: &Stores) -> StoreResult<()> {
 }
 
 /// Moves a task that is still in the pool of earlier versions, where a pause of the fleet stops it, to that of upkeep.
-async fn leave_default_pool(stores: &Stores, context: &WriteContext, id: TaskId, part: Upkeep) -> StoreResult<()> {
+async fn leave_default_pool(stores: &Stores, context: &WriteContext, id: TaskId, function: &str) -> StoreResult<()> {
     let Some(task) = stores.tasks.get(id).await? else { return Ok(()) };
-    if calls(&task.spec, part.function()) && task.spec.pool == PoolName::default_pool() {
+    if calls(&task.spec, function) && task.spec.pool == PoolName::default_pool() {
         let spec = TaskSpec { pool: PoolName::system_pool(), ..task.spec };
         // Whoever was faster has moved it, or knows better.
         stores.tasks.update(context, id, task.version, &spec).await?;
@@ -148,9 +154,13 @@ fn calls(spec: &TaskSpec, function: &str) -> bool {
     matches!(&spec.action, Action::System(action) if action.function == function)
 }
 
-/// Returns the task that does a part of the upkeep.
-fn system_task(part: Upkeep) -> Result<TaskSpec, serde_json::Error> {
-    let function = part.function();
+/// Names the functions that have a task.
+fn installed() -> impl Iterator<Item = &'static str> {
+    Upkeep::ALL.into_iter().map(Upkeep::function).chain([REWRAP_SECRETS])
+}
+
+/// Returns the task that calls a function.
+fn system_task(function: &str) -> Result<TaskSpec, serde_json::Error> {
     serde_json::from_value(serde_json::json!({
         "name": format!("system:{function}"),
         "schedule": {"every": {"interval": "5m"}},
@@ -215,8 +225,8 @@ mod tests {
 
     #[test]
     fn system_tasks_are_valid_definitions() {
-        for part in Upkeep::ALL {
-            system_task(part).unwrap().checked("2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        for function in installed() {
+            system_task(function).unwrap().checked("2027-01-01T00:00:00Z".parse().unwrap()).unwrap();
         }
     }
 }

@@ -7,7 +7,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use metrics_exporter_prometheus::PrometheusHandle;
 use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, StateWaits, Streams};
-use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions};
+use switchboard_http::{
+    Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, TokenCache,
+    check_keys,
+};
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -29,6 +32,7 @@ use crate::keys::Keys;
 use crate::listen::{self, Bounds, Edge};
 use crate::membership::Membership;
 use crate::outbound::{Outbound, Policy};
+use crate::provider::OAuthEndpoint;
 
 /// The phases of a stop, in the order in which they are cancelled.
 #[derive(Clone, Default)]
@@ -95,6 +99,8 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let keys = Keys::load(config, &database)?;
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
+    let sealer = Arc::new(keys.sealing);
+    check_keys(&stores, &sealer).await.context("secrets.keys")?;
 
     let hub = HubOptions { instance: instance.clone(), sockets_per_user: config.limits.sockets_per_user };
     let hub = Hub::new(&stores, hub, trackers.core.clone(), stop.core.clone());
@@ -102,11 +108,16 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let (streams, stream_lanes) = Streams::new(Arc::clone(&stores.streams));
     let calls = Calls::new(Arc::clone(&stores.calls), Arc::clone(&hub));
     start_test_clock(config, &stores).await?;
-    let sealer = Arc::new(keys.sealing);
-    let http =
-        HttpRunner { outbound: outbound(config)?, webhooks: Arc::clone(&stores.webhooks), sealer: Arc::clone(&sealer) };
+    let outbound = outbound(config)?;
+    let http = HttpRunner {
+        outbound: outbound.clone(),
+        webhooks: Arc::clone(&stores.webhooks),
+        secrets: Arc::clone(&stores.secrets),
+        sealer: Arc::clone(&sealer),
+    };
     let event = EventRunner(publisher.clone());
-    let scheduler = scheduler(config, &stores, instance.clone(), vec![Arc::new(event), Arc::new(http)]);
+    let runners: Vec<Arc<dyn ActionRunner>> = vec![Arc::new(event), Arc::new(http)];
+    let scheduler = scheduler(config, &stores, &sealer, instance.clone(), runners);
     let output = StreamedOutput { streams: Arc::clone(&streams), instance: instance.clone() };
     let scheduler = scheduler.with_output(Arc::new(output));
     let replay = scheduler.replay();
@@ -154,6 +165,9 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     trackers.core.spawn(metrics_upkeep(prometheus.clone(), Arc::clone(&scheduler), stop.core.clone()));
 
     let lifecycle = Lifecycle::default();
+    let provider = Arc::new(OAuthEndpoint(outbound));
+    let patience = config.secrets.token_timeout.to_std();
+    let tokens = TokenCache::new(&stores, Arc::clone(&sealer), provider, patience, trackers.edge.clone());
     let api = Api {
         stores: stores.clone(),
         hub: Arc::clone(&hub),
@@ -163,6 +177,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         operations: Operations::new(Arc::clone(&hub), publisher, &stores),
         calls: calls.waits().clone(),
         state_waits,
+        tokens,
         replay,
         feed: feed_status,
         prometheus,
@@ -238,6 +253,7 @@ fn outbound(config: &Config) -> anyhow::Result<Outbound> {
 fn scheduler(
     config: &Config,
     stores: &Stores,
+    sealer: &Arc<Sealer>,
     instance: InstanceId,
     mut runners: Vec<Arc<dyn ActionRunner>>,
 ) -> Scheduler {
@@ -250,7 +266,7 @@ fn scheduler(
         misfire_grace: config.scheduler.misfire_grace,
         history: HistoryAges { runs: config.scheduler.history, audit: config.audit.history },
     };
-    runners.push(Arc::new(SystemRunner::new(system_functions(stores, options.history))));
+    runners.push(Arc::new(SystemRunner::new(system_functions(stores, sealer, options.history))));
     Scheduler::new(stores, options, runners)
 }
 

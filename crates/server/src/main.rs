@@ -14,6 +14,7 @@ mod listen;
 mod membership;
 mod outbound;
 mod output;
+mod provider;
 mod telemetry;
 
 use std::process::ExitCode;
@@ -68,6 +69,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Once(command) => commands::once(command).await,
         Command::State(command) => commands::state(command).await,
         Command::Session(command) => commands::session(command).await,
+        Command::Secret(command) => commands::secret(command, file).await,
+        Command::ProviderToken(command) => commands::provider_token(command).await,
         Command::Publish(command) => commands::publish(command).await,
         Command::Call(command) => commands::call(command).await,
         Command::Tail(command) => commands::tail(command).await,

@@ -24,11 +24,14 @@ mod presence;
 mod rooms;
 mod runs;
 mod schedule_clock;
+mod sealed;
+mod secrets;
 mod settings;
 mod state;
 mod streams;
 mod tasks;
 mod tickets;
+mod tokens;
 mod users;
 mod webhooks;
 mod with_lease;
@@ -58,6 +61,8 @@ pub use runs::{
     RenewOutcome, Renewal, RetryOutcome, RunFilter, RunStore, TriggerOutcome, WorkerKind,
 };
 pub use schedule_clock::ScheduleClock;
+pub use sealed::SealedStore;
+pub use secrets::{SecretPutOutcome, SecretStore};
 pub use settings::{PutOutcome, SettingStore};
 pub use state::{StateDeleteOutcome, StatePutOutcome, StateStore};
 pub use streams::{OpenedStream, StopOutcome, StreamAppendOutcome, StreamStore};
@@ -65,6 +70,7 @@ pub use tasks::{
     DueTasks, FireReport, OccurrenceRange, TaskCreateOutcome, TaskStore, TaskUpdateOutcome, UnarmedReport,
 };
 pub use tickets::{BurnOutcome, TicketStore};
+pub use tokens::{TokenPutOutcome, TokenStore};
 pub use users::{Login, PasswordChange, UserCreateOutcome, UserStore, UserUpdateOutcome};
 pub use webhooks::{WebhookSecretOutcome, WebhookStore, WebhookTarget};
 pub use with_lease::{Holding, LeaseError, WithLease};
@@ -96,6 +102,12 @@ pub struct Stores {
     pub limits: Arc<dyn LimitStore>,
     /// Secrets of inbound webhooks.
     pub webhooks: Arc<dyn WebhookStore>,
+    /// Named secrets.
+    pub secrets: Arc<dyn SecretStore>,
+    /// Tokens of providers.
+    pub tokens: Arc<dyn TokenStore>,
+    /// The encrypted values of all tables.
+    pub sealed: Arc<dyn SealedStore>,
     /// The audit log.
     pub audit: Arc<dyn AuditStore>,
     /// Fleet settings.

@@ -52,6 +52,8 @@ mod room_races;
 mod rooms;
 mod run_races;
 mod runs;
+mod sealed;
+mod secrets;
 mod settings;
 mod signing;
 mod start_deadline;
@@ -62,6 +64,7 @@ mod streams;
 mod sweeps;
 mod tasks;
 mod tickets;
+mod tokens;
 mod upkeep;
 mod users;
 mod webhooks;
@@ -328,6 +331,20 @@ cases! { $
         who_comes_back_in_time_has_never_left, a_dead_replica_takes_its_people_along_at_once,
         a_socket_that_is_gone_enters_nothing, entering_and_closing_at_once_leave_nobody_for_ever,
         a_large_room_tells_its_number_only,
+    }
+    secrets {
+        a_secret_reads_back_as_it_was_sealed, a_secret_is_set_over_the_expected_version_and_for_its_identity_only,
+        secrets_are_listed_by_name_and_deleted_by_it, racing_writers_of_a_new_secret_make_one,
+    }
+    sealed {
+        values_of_every_table_go_from_one_key_to_another, a_value_that_changes_meanwhile_is_left_as_it_is,
+        values_of_an_unknown_form_are_counted_and_found, replicas_that_seal_anew_together_do_each_value_once,
+        the_key_that_was_promoted_last_is_the_first_canary,
+    }
+    tokens {
+        a_token_reads_back_as_it_was_set, one_of_many_may_ask_the_provider,
+        whoever_dies_on_the_way_is_followed_after_the_lease, a_failure_makes_all_wait_and_a_success_forgets_it,
+        a_token_that_was_set_meanwhile_is_not_overwritten,
     }
     settings {
         fleet_settings_start_as_defaults_with_version_zero, put_writes_only_over_the_expected_version,

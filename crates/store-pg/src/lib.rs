@@ -2,9 +2,9 @@
 //!
 //! Three rules carry it. Lock in one statement and decide in the next, because a statement that waits
 //! for a lock still sees what was before. Lock in one order everywhere: once-keys, users, sign-in sessions,
-//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key, leases by key,
-//! namespaces of state by name, the users of sockets, instances, connections by id, presence by room and
-//! connection. Leave a signal for every change in the transaction that makes it.
+//! tasks, runs by id, permit keys, rooms by id, streams by id, rate limits by key, leases by key, namespaces of state by
+//! name, the users of sockets, instances, connections by id, presence by room and connection, encrypted values by id.
+//! Leave a signal for every change in the transaction that makes it.
 //!
 //! All tables lie in the schema `switchboard` and are named with it, so that no setting of a session,
 //! which a pooler may not keep, decides what a statement means.
@@ -31,11 +31,14 @@ mod presence;
 mod rooms;
 mod rows;
 mod runs;
+mod sealed;
+mod secrets;
 mod settings;
 mod state;
 mod streams;
 mod tasks;
 mod tickets;
+mod tokens;
 mod users;
 mod webhooks;
 
@@ -60,6 +63,9 @@ fn stores(database: &Arc<connect::Database>) -> Stores {
         auth_sessions: Arc::new(auth_sessions::AuthSessions(Arc::clone(database))),
         limits: Arc::new(limits::Limits(Arc::clone(database))),
         webhooks: Arc::new(webhooks::Webhooks(Arc::clone(database))),
+        secrets: Arc::new(secrets::Secrets(Arc::clone(database))),
+        tokens: Arc::new(tokens::Tokens(Arc::clone(database))),
+        sealed: Arc::new(sealed::SealedValues(Arc::clone(database))),
         audit: Arc::new(audit::AuditLog(Arc::clone(database))),
         settings: Arc::new(settings::Settings(Arc::clone(database))),
         once: Arc::new(once::Once(Arc::clone(database))),

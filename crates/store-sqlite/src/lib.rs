@@ -22,11 +22,14 @@ mod presence;
 mod rooms;
 mod rows;
 mod runs;
+mod sealed;
+mod secrets;
 mod settings;
 mod state;
 mod streams;
 mod tasks;
 mod tickets;
+mod tokens;
 mod users;
 mod webhooks;
 mod writer;
@@ -118,6 +121,9 @@ fn stores(database: Arc<Database>) -> Stores {
         auth_sessions: database.clone(),
         limits: database.clone(),
         webhooks: database.clone(),
+        secrets: database.clone(),
+        tokens: database.clone(),
+        sealed: database.clone(),
         audit: database.clone(),
         settings: database.clone(),
         once: database.clone(),

@@ -7,7 +7,7 @@ use super::source::{Finding, Source};
 const KEYWORDS: [&str; 5] = ["SELECT", "INSERT", "UPDATE", "DELETE", "WITH"];
 
 /// What statements are about, so that both stores call it the same: mostly the name of the store.
-const AGGREGATES: [&str; 25] = [
+const AGGREGATES: [&str; 28] = [
     "api_keys",
     "audit",
     "auth_sessions",
@@ -25,12 +25,15 @@ const AGGREGATES: [&str; 25] = [
     "presence",
     "rooms",
     "runs",
+    "sealed",
+    "secrets",
     "server",
     "settings",
     "state",
     "streams",
     "tasks",
     "tickets",
+    "tokens",
     "users",
     "webhooks",
 ];

@@ -7,6 +7,7 @@ use serde_json::json;
 use switchboard_model::identity::TaskName;
 use switchboard_model::ids::{TaskId, WebhookSecretId};
 use switchboard_model::page::Page;
+use switchboard_model::sealed::SealedTable;
 use switchboard_model::webhook::{
     NewWebhookSecret, SealedWebhookSecret, SecretPurpose, WEBHOOK_SECRETS, WebhookSecret,
 };
@@ -17,6 +18,7 @@ use switchboard_store_api::{WebhookSecretOutcome, WriteContext, Written};
 
 use crate::access::Caller;
 use crate::answer::absolute;
+use crate::endpoints::secrets::unsealed;
 use crate::endpoints::tasks::existing;
 use crate::error::ApiError;
 use crate::extract::{Path, PathPair};
@@ -38,14 +40,11 @@ pub(crate) async fn create(
         return Err(ApiError::field(ErrorCode::ValidationFailed, "ttl", "must be longer than 0s"));
     }
     let id = WebhookSecretId::new();
-    let sealed = app.options.sealer.seal(&seal_place(id), key.as_bytes()).map_err(|error| {
-        tracing::error!(%error, "a webhook secret cannot be sealed");
-        ApiError::unavailable("secrets cannot be stored: the operator has to look at secrets.keys")
-    })?;
+    let sealed = app.options.sealer.seal(&seal_place(id), key.as_bytes()).map_err(|error| unsealed(&error))?;
     let after = json!({"task_id": task_id, "purpose": purpose, "ttl": ttl});
     let context = caller.change("webhook_secret.create", id).after(&after)?.context();
     let context = WriteContext { once: request.claim, ..context };
-    let secret = NewWebhookSecret { id, task_id, purpose, sealed, ttl };
+    let secret = NewWebhookSecret { id, task_id, purpose, sealed: sealed.0, ttl };
     match app.stores.webhooks.add(&context, &secret).await? {
         Written::Now(WebhookSecretOutcome::Added(webhook_secret)) => {
             let is_received = purpose == SecretPurpose::Receive;
@@ -103,7 +102,7 @@ pub fn open_webhook_keys(sealer: &Sealer, secrets: &[SealedWebhookSecret]) -> Ve
 
 /// Names the place where a secret is stored.
 fn seal_place(id: WebhookSecretId) -> SealPlace {
-    SealPlace { table: "webhook_secrets", column: "sealed", row: id.as_uuid() }
+    SealPlace::of(SealedTable::WebhookSecrets, id.as_uuid())
 }
 
 fn key(given: Option<&str>) -> ApiResult<WebhookKey> {

@@ -104,9 +104,13 @@ fn errors_of(access: &Access) -> &'static [u16] {
         Access::Anonymous => &[],
         Access::Login => &[429],
         Access::Signature => &[401, 429],
-        Access::Ticket | Access::SignedIn | Access::Scope(_) | Access::Stream(_) | Access::Publish | Access::Work => {
-            &[401, 403, 429]
-        }
+        Access::Ticket
+        | Access::SignedIn
+        | Access::Scope(_)
+        | Access::Stream(_)
+        | Access::Publish
+        | Access::Token
+        | Access::Work => &[401, 403, 429],
     }
 }
 
@@ -120,6 +124,7 @@ fn security(access: &Access) -> Value {
         Access::SignedIn => with(&[]),
         Access::Scope(scope) | Access::Stream(scope) => with(&[&scope.to_string()]),
         Access::Publish => with(&["publish:<room>"]),
+        Access::Token => with(&["tokens:access:<token>"]),
         Access::Work => with(&["work:<pool>"]),
     }
 }

@@ -105,6 +105,17 @@ const EXPECTED: &[(&str, &str, &str)] = &[
     ("GET", "/api/v1/state/{ns}/{key}", "coordination:*"),
     ("PUT", "/api/v1/state/{ns}/{key}", "coordination:*"),
     ("DELETE", "/api/v1/state/{ns}/{key}", "coordination:*"),
+    ("GET", "/api/v1/secrets", "secrets:read"),
+    ("GET", "/api/v1/secrets/{name}", "secrets:read"),
+    ("PUT", "/api/v1/secrets/{name}", "secrets:write"),
+    ("DELETE", "/api/v1/secrets/{name}", "secrets:write"),
+    ("GET", "/api/v1/sealing", "secrets:read"),
+    ("POST", "/api/v1/sealing/rewrap", "admin"),
+    ("GET", "/api/v1/tokens", "secrets:read"),
+    ("GET", "/api/v1/tokens/{name}", "secrets:read"),
+    ("PUT", "/api/v1/tokens/{name}", "secrets:write"),
+    ("DELETE", "/api/v1/tokens/{name}", "secrets:write"),
+    ("POST", "/api/v1/tokens/{name}/access", "tokens:access:lobby"),
     ("GET", "/api/v1/instances", "admin"),
     ("GET", "/api/v1/settings/fleet", "admin"),
     ("PUT", "/api/v1/settings/fleet", "admin"),
@@ -139,7 +150,7 @@ fn every_route_is_listed_with_what_it_asks_for() {
             Access::Signature => "signature".to_owned(),
             Access::Scope(scope) => scope.to_string(),
             Access::Stream(scope) => format!("{scope}, or the user of the stream"),
-            Access::Publish | Access::Work => (*wanted).to_owned(),
+            Access::Publish | Access::Token | Access::Work => (*wanted).to_owned(),
         };
         assert_eq!(access, *wanted, "{}", route.path);
     }
@@ -165,6 +176,9 @@ async fn every_route_refuses_callers_without_a_credential_and_without_the_scope(
         Scope::RoomsWrite,
         Scope::StreamsWrite,
         Scope::Users,
+        Scope::SecretsWrite,
+        Scope::SecretsUse(String::new()),
+        Scope::TokensAccess(String::new()),
         Scope::Publish(String::new()),
     ];
     let user = replica.token("ann", UserRole::User).await;

@@ -64,6 +64,14 @@ async fn change_everything(replica: &Replica) -> Vec<(&'static str, bool, bool)>
     ok(replica, "DELETE", "/api/v1/rooms/lobby", Value::Null).await;
     let fleet = ok(replica, "GET", "/api/v1/settings/fleet", Value::Null).await;
     ok(replica, "PUT", "/api/v1/settings/fleet", json!({"version": fleet["version"], "value": fleet["value"]})).await;
+    let value = json!({"value": "hush-hush"});
+    ok(replica, "PUT", "/api/v1/secrets/crm", value.clone()).await;
+    ok(replica, "PUT", "/api/v1/secrets/crm", value).await;
+    ok(replica, "DELETE", "/api/v1/secrets/crm", Value::Null).await;
+    let token = json!({"provider": {"token_url": "https://id.example/token"}, "refresh_token": "hush-hush"});
+    ok(replica, "PUT", "/api/v1/tokens/crm", token).await;
+    ok(replica, "POST", "/api/v1/tokens/crm/access", json!({})).await;
+    ok(replica, "DELETE", "/api/v1/tokens/crm", Value::Null).await;
     let key = ok(replica, "POST", "/api/v1/api-keys", json!({"name": "k", "scopes": ["tasks:read"]})).await;
     let key = format!("/api/v1/api-keys/{}", key["key"]["id"].as_str().unwrap());
     ok(replica, "DELETE", &key, Value::Null).await;
@@ -83,6 +91,11 @@ async fn change_everything(replica: &Replica) -> Vec<(&'static str, bool, bool)>
         ("room.create", false, true),
         ("room.delete", true, false),
         ("setting.put", true, true),
+        ("secret.put", true, true),
+        ("secret.put", true, true),
+        ("secret.delete", true, false),
+        ("token.put", true, true),
+        ("token.delete", true, false),
         ("api_key.create", false, true),
         ("api_key.revoke", false, false),
     ]

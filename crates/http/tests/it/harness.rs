@@ -3,14 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request};
 use metrics_exporter_prometheus::PrometheusBuilder;
+use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use switchboard_events::{Calls, Feed, FeedObserver, Hub, HubOptions, Operations, Publisher, StateWaits, Streams};
-use switchboard_http::{Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, router};
+use switchboard_http::{
+    Api, AuthOptions, Hashing, HttpOptions, KeyRing, Lifecycle, LimitOptions, Sealer, TokenAnswer, TokenAsk,
+    TokenAskError, TokenCache, TokenEndpoint, check_keys, router,
+};
 use switchboard_model::api_key::{API_KEY_PREFIX, NewApiKey};
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
@@ -78,10 +83,36 @@ fn scheduler_options(instance: InstanceId) -> SchedulerOptions {
     }
 }
 
+/// A provider of tokens that gives what it is told to, and remembers who asked.
+#[derive(Default)]
+pub(crate) struct Provider {
+    pub(crate) asked: Mutex<Vec<TokenAsk>>,
+    /// What it answers; a token that is numbered by the requests when there is nothing.
+    pub(crate) answer: Mutex<Option<Result<TokenAnswer, TokenAskError>>>,
+}
+
+#[async_trait]
+impl TokenEndpoint for Provider {
+    async fn ask(&self, ask: &TokenAsk) -> Result<TokenAnswer, TokenAskError> {
+        let mut asked = self.asked.lock();
+        asked.push(ask.clone());
+        let numbered = || TokenAnswer {
+            access_token: SecretText::from_presented(format!("access-{}", asked.len())),
+            token_type: "Bearer".to_owned(),
+            refresh_token: Some(SecretText::from_presented(format!("refresh-{}", asked.len()))),
+            expires_in: Some(Span::from_secs(3_600)),
+        };
+        self.answer.lock().clone().unwrap_or_else(|| Ok(numbered()))
+    }
+}
+
 /// A replica. Dropping it stops its tasks.
 pub(crate) struct Replica {
     pub(crate) api: Api,
     pub(crate) router: Router,
+    pub(crate) provider: Arc<Provider>,
+    /// The key that encrypts what is stored.
+    pub(crate) sealing_key: SecretText,
     pub(crate) admin: String,
     pub(crate) stop: CancellationToken,
     _folder: TempDir,
@@ -124,6 +155,13 @@ impl Replica {
             Arc::new(Ticks(scheduler.observer())),
         ];
         let feed = Feed::new(stores.feed.clone(), TickRequest::default(), observers);
+        let sealing_key = Sealer::generate_text("test").unwrap();
+        let sealer = Arc::new(Sealer::from_texts(std::slice::from_ref(&sealing_key)).unwrap());
+        check_keys(&stores, &sealer).await.unwrap();
+        let provider = Arc::new(Provider::default());
+        let endpoint = Arc::clone(&provider) as Arc<dyn TokenEndpoint>;
+        let (patience, renewals) = (Duration::from_secs(10), tracker.clone());
+        let tokens = TokenCache::new(&stores, Arc::clone(&sealer), endpoint, patience, renewals);
         let mut api = Api {
             operations: Operations::new(hub.clone(), publisher.clone(), &stores),
             calls: calls.waits().clone(),
@@ -133,6 +171,7 @@ impl Replica {
             publisher,
             streams,
             pull: scheduler.pull_queue(),
+            tokens,
             replay: None,
             feed: feed.status(),
             prometheus: PrometheusBuilder::new().build_recorder().handle(),
@@ -152,7 +191,7 @@ impl Replica {
                     state: STATE_QUOTA,
                 },
                 auth: auth_options(&[SIGNING_KEY]),
-                sealer: Sealer::from_texts(&[Sealer::generate_text("test").unwrap()]).unwrap().into(),
+                sealer,
             },
             tracker: TaskTracker::new(),
         };
@@ -165,7 +204,8 @@ impl Replica {
             async move { calls.run(stop).await }
         });
         api.lifecycle.set_ready();
-        let mut replica = Self { router: router(api.clone()), api, admin: String::new(), stop, _folder: folder };
+        let router = router(api.clone());
+        let mut replica = Self { router, api, provider, sealing_key, admin: String::new(), stop, _folder: folder };
         replica.admin = replica.key(&[Scope::Admin]).await;
         let known = async {
             while replica.api.hub.now().is_none() {
@@ -179,6 +219,12 @@ impl Replica {
     /// Goes on with other options of sign-in, over the same database.
     pub(crate) fn sign_in_by(&mut self, change: impl FnOnce(&mut AuthOptions)) {
         change(&mut self.api.options.auth);
+        self.router = router(self.api.clone());
+    }
+
+    /// Goes on with other keys for what is stored, over the same database.
+    pub(crate) fn seal_by(&mut self, sealer: Sealer) {
+        self.api.options.sealer = Arc::new(sealer);
         self.router = router(self.api.clone());
     }
 

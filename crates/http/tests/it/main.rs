@@ -21,6 +21,7 @@ mod occurrences;
 mod openapi;
 mod probes;
 mod sdk;
+mod secrets;
 mod sign_in;
 mod silence;
 mod sockets;

@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use url::Url;
 
+use crate::identity::SecretName;
 use crate::json_text::JsonText;
-use crate::task::TaskSpecError;
+use crate::task::{HttpHeader, TaskSpecError};
 
 /// Sends an HTTP request. A status of 2xx is a success; 408, 425, 429, 5xx and network faults are tried again; anything
 /// else fails for good. Redirects are not followed.
@@ -24,7 +25,7 @@ pub struct HttpAction {
     pub method: HttpMethod,
     /// Headers beside those that the server sets; at most 32, of 8 KiB in all.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
+    pub headers: BTreeMap<String, HttpHeader>,
     /// What it carries; the input of the run when absent. GET and DELETE carry nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<JsonText>,
@@ -107,17 +108,24 @@ impl HttpAction {
         Ok(())
     }
 
-    /// Returns the values of headers that are secrets, so that they can be kept out of what is shown.
+    /// Returns the names of the secrets that the headers carry.
+    pub fn secrets(&self) -> impl Iterator<Item = &SecretName> {
+        self.headers.values().filter_map(HttpHeader::secret)
+    }
+
+    /// Returns the values of headers that are secrets and stand in the action itself, so that they can be kept out of
+    /// what is shown.
     pub fn secret_values(&self) -> impl Iterator<Item = &str> {
         let is_secret = |name: &str| {
             let name = name.to_ascii_lowercase();
             SECRET_NAMES.iter().any(|part| name.contains(part))
         };
-        self.headers.iter().filter(move |(name, _)| is_secret(name)).map(|(_, value)| value.as_str())
+        let of_secrets = self.headers.iter().filter(move |(name, _)| is_secret(name));
+        of_secrets.filter_map(|(_, value)| value.text())
     }
 }
 
-fn check_url(text: &str) -> Result<(), &'static str> {
+pub(crate) fn check_url(text: &str) -> Result<(), &'static str> {
     if text.len() > HttpAction::URL_BYTES {
         return Err("must have at most 2048 bytes");
     }
@@ -142,11 +150,11 @@ fn check_url(text: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
+fn check_headers(headers: &BTreeMap<String, HttpHeader>) -> Result<(), String> {
     if headers.len() > HttpAction::HEADERS {
         return Err(format!("must be at most {}", HttpAction::HEADERS));
     }
-    if headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > HttpAction::HEADER_BYTES {
+    if headers.iter().map(|(name, value)| name.len() + value.shown().len()).sum::<usize>() > HttpAction::HEADER_BYTES {
         return Err(format!("must have at most {} bytes in all", HttpAction::HEADER_BYTES));
     }
     let mut seen = std::collections::BTreeSet::new();
@@ -160,7 +168,12 @@ fn check_headers(headers: &BTreeMap<String, String>) -> Result<(), String> {
         if TAKEN_HEADERS.contains(&lower.as_str()) || TAKEN_PREFIXES.iter().any(|prefix| lower.starts_with(prefix)) {
             return Err(format!("must not set {name}, which is set by the server or belongs to the connection"));
         }
-        if !is_header_value(value) {
+        // What follows the text before a secret decides where the value ends.
+        let is_usable = match value {
+            HttpHeader::Text(text) => is_header_value(text),
+            HttpHeader::Secret(secret) => is_header_value(secret.before.trim_ascii_end()),
+        };
+        if !is_usable {
             return Err(format!(
                 "has a value of {name} with other than printable ASCII characters, or a space at an end"
             ));
@@ -236,7 +249,7 @@ mod tests {
     #[test]
     fn headers_have_their_grammar_and_none_is_taken_from_the_server() {
         let with = |name: &str, value: &str| {
-            let headers = BTreeMap::from([(name.to_owned(), value.to_owned())]);
+            let headers = BTreeMap::from([(name.to_owned(), HttpHeader::Text(value.to_owned()))]);
             HttpAction { headers, ..with_url("https://a.example") }.check()
         };
         for (name, value) in
@@ -258,7 +271,7 @@ mod tests {
         assert!(with(&"a".repeat(100), "").is_ok() && with(&"a".repeat(101), "").is_err());
         assert!(with("x", &"a".repeat(8 * 1024 - 1)).is_ok() && with("x", &"a".repeat(8 * 1024)).is_err());
         let many = |count: usize| HttpAction {
-            headers: (0..count).map(|index| (format!("x-{index}"), String::new())).collect(),
+            headers: (0..count).map(|index| (format!("x-{index}"), HttpHeader::Text(String::new()))).collect(),
             ..with_url("https://a.example")
         };
         assert!(many(32).check().is_ok() && many(33).check().is_err());

@@ -2,6 +2,7 @@
 
 mod action;
 mod http;
+mod http_header;
 mod policy;
 mod reference;
 
@@ -9,7 +10,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::action::{Action, EventAction, EventTarget, PullAction, SystemAction};
+pub(crate) use self::http::check_url;
 pub use self::http::{HttpAction, HttpMethod};
+pub use self::http_header::{HttpHeader, SecretHeader};
 pub use self::policy::{Backoff, Concurrency, MissedPolicy, Overlap, RateLimit};
 pub use self::reference::TaskRef;
 use crate::Timestamp;

@@ -11,6 +11,7 @@ pub mod listen;
 pub mod op;
 pub mod problem;
 pub mod rest;
+pub mod secret;
 pub mod stream;
 pub mod strict;
 pub mod test_clock;

@@ -9,7 +9,7 @@ use switchboard_model::run::RunState;
 use switchboard_model::setting::FleetSettings;
 use switchboard_model::span::Span;
 use switchboard_model::task::TaskSpec;
-use switchboard_scheduler::{HistoryAges, SchedulerLoop, SystemRegistry, install_system_tasks};
+use switchboard_scheduler::{HistoryAges, REWRAP_SECRETS, SchedulerLoop, SystemRegistry, install_system_tasks};
 
 use crate::fixtures::{Bench, context, every_100_ms, json, spec};
 
@@ -21,7 +21,7 @@ async fn system_tasks_are_installed_once_and_left_as_operators_want_them() {
     second.unwrap();
     let tasks = bench.stores.tasks.list(&PageRequest { after: None, limit: 100 }).await.unwrap().items;
     let names: BTreeSet<&str> = tasks.iter().map(|task| task.spec.name.as_str()).collect();
-    let functions = ["check_tasks", "prune_history", "sweep_expired", "trim_feed", "trim_rooms"];
+    let functions = ["check_tasks", "prune_history", "rewrap_secrets", "sweep_expired", "trim_feed", "trim_rooms"];
     assert_eq!(names, functions.map(|name| ["system:", name].concat()).iter().map(String::as_str).collect());
     assert_eq!(tasks.len(), names.len());
     assert!(tasks.iter().all(|task| task.next_run_at.is_some()));
@@ -44,7 +44,7 @@ async fn the_one_task_of_earlier_versions_hands_its_schedule_on() {
     install_system_tasks(&bench.stores).await.unwrap();
     assert_eq!(bench.stores.tasks.get(former.id).await.unwrap(), None);
     let tasks = bench.stores.tasks.list(&PageRequest { after: None, limit: 100 }).await.unwrap().items;
-    assert_eq!(tasks.len(), 5);
+    assert_eq!(tasks.len(), 6);
     assert!(tasks.iter().all(|task| task.spec.schedule == former.spec.schedule && !task.spec.is_active));
 
     // A task of the same name that does something else is not touched.
@@ -87,7 +87,9 @@ async fn upkeep_goes_on_under_a_pause_of_the_fleet_and_other_work_does_not() {
     let paused = FleetSettings { pause_all: true, ..FleetSettings::default() };
     bench.stores.settings.put_fleet(&context(), 0, &paused).await.unwrap();
     let ages = HistoryAges { runs: Span::from_secs(3_600), audit: Span::from_secs(3_600) };
-    let replica = bench.replica(SystemRegistry::standard(&bench.stores, ages));
+    let registry =
+        SystemRegistry::standard(&bench.stores, ages).with(REWRAP_SECRETS, |_| std::future::ready(Ok(json("null"))));
+    let replica = bench.replica(registry);
     let other = bench.triggered("noop", |_| {}).await;
     install_system_tasks(&bench.stores).await.unwrap();
     let mut upkeep = Vec::new();
@@ -96,7 +98,7 @@ async fn upkeep_goes_on_under_a_pause_of_the_fleet_and_other_work_does_not() {
             upkeep.push(bench.trigger(&task).await);
         }
     }
-    assert_eq!(upkeep.len(), 5);
+    assert_eq!(upkeep.len(), 6);
     for run in upkeep {
         bench.until_state(run, RunState::Succeeded).await;
     }

@@ -1,5 +1,6 @@
 //! The action that sends a request: what it carries, and what its answer means for the run.
 
+use std::collections::BTreeMap;
 use std::str::FromStr as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -8,16 +9,18 @@ use async_trait::async_trait;
 use reqwest::header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Method, Url};
 use serde::Serialize;
-use switchboard_http::{Sealer, open_webhook_keys};
+use switchboard_http::{Sealer, SecretLookupError, look_up, open_webhook_keys};
 use switchboard_model::Timestamp;
+use switchboard_model::identity::SecretName;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::redact::Redactor;
 use switchboard_model::run::LeasedRun;
+use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
-use switchboard_model::task::{Action, HttpAction, HttpMethod};
+use switchboard_model::task::{Action, HttpAction, HttpHeader, HttpMethod};
 use switchboard_model::webhook_signature::{SignedDelivery, WebhookKey};
 use switchboard_scheduler::{ActionError, ActionRunner, RunOutput};
-use switchboard_store_api::WebhookStore;
+use switchboard_store_api::{SecretStore, WebhookStore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +39,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
 pub(crate) struct HttpRunner {
     pub(crate) outbound: Outbound,
     pub(crate) webhooks: Arc<dyn WebhookStore>,
+    pub(crate) secrets: Arc<dyn SecretStore>,
     pub(crate) sealer: Arc<Sealer>,
 }
 
@@ -63,18 +67,30 @@ impl HttpRunner {
     async fn attempt(&self, action: &HttpAction, run: &LeasedRun) -> Result<Option<JsonText>, ActionError> {
         let start = Instant::now();
         let keys = self.signing_keys(run).await?;
-        let request = request(action, run, &keys).map_err(|error| ActionError::Permanent(error.to_owned()))?;
+        let secrets = self.secrets_of(action).await?;
+        let request =
+            request(action, run, &keys, &secrets).map_err(|error| ActionError::Permanent(error.to_owned()))?;
         let response = self.outbound.send(request).await.map_err(|error| match error {
             OutboundError::Refused => ActionError::Permanent(error.to_string()),
             OutboundError::Unanswered => ActionError::retryable(error.to_string()),
         })?;
-        let redactor = Redactor::of(&run.action);
+        // What is looked up here is known to nobody else, so it is kept out here.
+        let redactor = Redactor::knowing(action.secret_values().chain(secrets.values().map(SecretText::expose)));
         if response.status.is_success() {
-            return result(&response, &redactor);
+            return Ok(result(&response, &redactor)?.map(|result| redactor.json(&result)));
         }
         // The time of the database: that of the lease, and what has passed since.
         let now = run.leased_at + start.elapsed();
         Err(failure(&response, &redactor, now))
+    }
+
+    /// Looks up the secrets that the headers carry.
+    async fn secrets_of(&self, action: &HttpAction) -> Result<Secrets, ActionError> {
+        look_up(&*self.secrets, &self.sealer, action.secrets()).await.map_err(|error| match error {
+            SecretLookupError::Store(_) => ActionError::retryable("the secrets of the request cannot be read now"),
+            // Somebody may set it before the last attempt.
+            error => ActionError::retryable(error.to_string()),
+        })
     }
 
     /// Returns the keys of the task that sign, newest first.
@@ -87,8 +103,16 @@ impl HttpRunner {
     }
 }
 
+/// The values of secrets by their names.
+type Secrets = BTreeMap<SecretName, SecretText>;
+
 /// Makes the request of an attempt.
-fn request(action: &HttpAction, run: &LeasedRun, keys: &[WebhookKey]) -> Result<OutboundRequest, &'static str> {
+fn request(
+    action: &HttpAction,
+    run: &LeasedRun,
+    keys: &[WebhookKey],
+    secrets: &Secrets,
+) -> Result<OutboundRequest, &'static str> {
     let body = action.body.as_ref().or(run.input.as_ref()).filter(|_| action.method.has_body());
     let body = body.map(|body| body.as_str().to_owned());
     let mut headers = HeaderMap::new();
@@ -97,8 +121,7 @@ fn request(action: &HttpAction, run: &LeasedRun, keys: &[WebhookKey]) -> Result<
     }
     for (name, value) in &action.headers {
         let name = HeaderName::from_str(name).map_err(|_| "the action has a header with an unusable name")?;
-        let value = HeaderValue::from_str(value).map_err(|_| "the action has a header with an unusable value")?;
-        headers.insert(name, value);
+        headers.insert(name, header_value(value, secrets)?);
     }
     let id = run.effect_id();
     let mut set = |name: &'static str, value: &str| -> Result<(), &'static str> {
@@ -122,6 +145,21 @@ fn request(action: &HttpAction, run: &LeasedRun, keys: &[WebhookKey]) -> Result<
     // An attempt with a time of its own is stopped from outside.
     let timeout = run.timeout.map(Span::to_std);
     Ok(OutboundRequest { method: method(action.method), url, headers, body, timeout })
+}
+
+fn header_value(header: &HttpHeader, secrets: &Secrets) -> Result<HeaderValue, &'static str> {
+    match header {
+        HttpHeader::Text(text) => {
+            HeaderValue::from_str(text).map_err(|_| "the action has a header with an unusable value")
+        }
+        HttpHeader::Secret(header) => {
+            let secret = secrets.get(&header.secret).ok_or("the action has a header without its secret")?;
+            let value = HeaderValue::from_str(&format!("{}{}", header.before, secret.expose()));
+            let mut value = value.map_err(|_| "the action has a header whose secret fits in no header")?;
+            value.set_sensitive(true);
+            Ok(value)
+        }
+    }
 }
 
 fn method(method: HttpMethod) -> Method {

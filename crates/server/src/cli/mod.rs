@@ -10,6 +10,7 @@ mod process;
 mod remote;
 mod room;
 mod run;
+mod secret;
 mod session;
 mod stream;
 mod task;
@@ -32,6 +33,7 @@ pub(crate) use self::process::{CheckOptions, DemoOptions, ServeFlags};
 pub(crate) use self::remote::{Limit, Remote, RemoteCommand};
 pub(crate) use self::room::{RoomCommand, RoomVisibility};
 pub(crate) use self::run::RunCommand;
+pub(crate) use self::secret::{ProviderTokenCommand, SecretCommand, ValueSource};
 pub(crate) use self::session::SessionCommand;
 pub(crate) use self::stream::{Content, EndState, StreamCommand};
 pub(crate) use self::task::{DocumentFormat, Documents, PreviewSource, TaskCommand};
@@ -88,6 +90,10 @@ pub(crate) enum Command {
     State(RemoteCommand<StateCommand>),
     /// Shows and closes the open sockets of all replicas.
     Session(RemoteCommand<SessionCommand>),
+    /// Works with secrets, which tasks send without anybody reading them, and with the keys that encrypt what is stored.
+    Secret(RemoteCommand<SecretCommand>),
+    /// Works with tokens of providers (OAuth 2.0), which the server renews.
+    ProviderToken(RemoteCommand<ProviderTokenCommand>),
     /// Publishes an event to a room or a user.
     Publish(PublishCommand),
     /// Asks one client of a user and prints its answer.

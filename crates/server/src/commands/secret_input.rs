@@ -28,11 +28,16 @@ pub(super) fn new_password(source: PasswordSource) -> Result<Password> {
 pub(super) fn take(what: &str, is_piped: bool, flag: &str) -> Result<String> {
     if is_piped {
         let text = standard_input()?;
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        return Ok(text.strip_suffix('\r').unwrap_or(text).to_owned());
+        return Ok(without_line_break(&text).to_owned());
     }
     ensure!(stdin().is_terminal(), "there is no terminal to ask for the {what}; pipe it in and give {flag}");
     ask(what)
+}
+
+/// Leaves out the line break at the end of a text.
+pub(super) fn without_line_break(text: &str) -> &str {
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    text.strip_suffix('\r').unwrap_or(text)
 }
 
 fn ask(what: &str) -> Result<String> {

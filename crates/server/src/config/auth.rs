@@ -75,7 +75,7 @@ pub(crate) struct ExternalIssuer {
 }
 
 /// Encryption of what is stored and must be read again.
-#[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Secrets {
     /// The keys of stored secrets, each `ID:` and base64url of 32 bytes. The first encrypts, all decrypt. When there
@@ -86,6 +86,16 @@ pub(crate) struct Secrets {
     /// A file that holds the keys, one a line.
     #[schemars(with = "Option<kind::Path>")]
     pub(crate) keys_file: Option<PathBuf>,
+    /// How long the provider of a token may take to answer, 100ms to 15s. A replica that dies while it asks is followed by
+    /// another one five seconds after that.
+    #[schemars(with = "kind::Duration")]
+    pub(crate) token_timeout: Span,
+}
+
+impl Default for Secrets {
+    fn default() -> Self {
+        Self { keys: Vec::new(), keys_file: None, token_timeout: Span::from_secs(10) }
+    }
 }
 
 /// How often something may be done: `20/1m`, or `20/1m burst 40` when another number may come at once. The limits

@@ -47,6 +47,7 @@ pub(super) fn validate(config: &Config) -> anyhow::Result<()> {
     ensure!((1..=10_000).contains(&scheduler.permits), "scheduler.permits: must be between 1 and 10000");
     within("scheduler.misfire_grace", scheduler.misfire_grace, Span::default()..=DAY)?;
     within("scheduler.history", scheduler.history, Span::default()..=TEN_YEARS)?;
+    within("secrets.token_timeout", config.secrets.token_timeout, Span::from_millis(100)..=Span::from_secs(15))?;
     within("outbound.timeout", config.outbound.timeout, Span::from_millis(100)..=HOUR)?;
     ensure!(
         scheduler.test_clock.is_none() || config.replicas == Replicas::Single,

@@ -1,7 +1,7 @@
 //! A receiver of requests, as whoever a task calls has one: it keeps what came and answers as the test wants.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -49,26 +49,38 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// Answers each request by what it is.
     pub(crate) async fn answering(answer: impl Fn(&Received) -> Response + Clone + Send + Sync + 'static) -> Self {
-        Self::start(answer, Duration::ZERO).await
+        let open = CancellationToken::new();
+        open.cancel();
+        Self::start(answer, open).await
     }
 
     /// Takes requests and answers none.
     pub(crate) async fn silent() -> Self {
-        Self::start(|_| Response::default(), Duration::from_secs(3600)).await
+        Self::start(|_| Response::default(), CancellationToken::new()).await
     }
 
-    async fn start(answer: impl Fn(&Received) -> Response + Clone + Send + Sync + 'static, pause: Duration) -> Self {
+    /// Takes requests and answers them, and all that come later, once the token is cancelled.
+    pub(crate) async fn held(
+        answer: impl Fn(&Received) -> Response + Clone + Send + Sync + 'static,
+    ) -> (Self, CancellationToken) {
+        let open = CancellationToken::new();
+        (Self::start(answer, open.clone()).await, open)
+    }
+
+    async fn start(
+        answer: impl Fn(&Received) -> Response + Clone + Send + Sync + 'static,
+        open: CancellationToken,
+    ) -> Self {
         let (received, abandoned) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(Vec::new())));
         let kept = (Arc::clone(&received), Arc::clone(&abandoned));
         let handler = move |method: Method, uri: Uri, headers: HeaderMap, body: Bytes| {
             let path = uri.path().to_owned();
             let request = Received { method, path, headers, body, at: Instant::now() };
-            let (answer, (received, abandoned)) = (answer.clone(), kept.clone());
+            let (answer, open, (received, abandoned)) = (answer.clone(), open.clone(), kept.clone());
             async move {
                 received.lock().push(request.clone());
                 let left = Abandoned(Some(abandoned));
-                // How long this receiver takes to answer, which is what a caller must bear.
-                tokio::time::sleep(pause).await;
+                open.cancelled().await;
                 left.forget();
                 answer(&request)
             }

@@ -1,6 +1,7 @@
 //! Migrations: boot races, newer schemas, and poolers.
 
 use switchboard_model::feed::TickRequest;
+use switchboard_model::sealed::SealedTable;
 use switchboard_store_pg::{HintTransport, OpenError, PgOptions, migrate, open, schema_version};
 use switchboard_testkit::TestDatabase;
 use tokio::task::JoinSet;
@@ -20,6 +21,23 @@ async fn replicas_that_boot_together_on_an_empty_database_all_succeed() {
     let reports = boots.join_all().await;
     assert!(reports.iter().all(|report| report.after == schema_version()));
     assert_eq!(reports.iter().filter(|report| report.before == 0).count(), 1, "one of them migrated");
+}
+
+#[tokio::test]
+async fn every_column_of_encrypted_values_is_brought_to_new_keys() {
+    let database = TestDatabase::create().await;
+    let mut found: Vec<String> = sqlx::query_scalar(
+        "SELECT table_name::text FROM information_schema.columns
+         WHERE table_schema = 'switchboard' AND column_name LIKE '%sealed%'",
+    )
+    .fetch_all(database.pool())
+    .await
+    .unwrap();
+    found.sort_unstable();
+    // A canary stays with its key.
+    let mut known = [SealedTable::ALL.iter().map(|table| table.as_str()).collect(), vec!["sealing_canaries"]].concat();
+    known.sort_unstable();
+    assert_eq!(found, known);
 }
 
 #[tokio::test]
