@@ -15,7 +15,4 @@ fuzz_target!(|text: &str| {
         let redacted = redactor.json(&json);
         assert!(serde_json::from_str::<&serde_json::value::RawValue>(redacted.as_str()).is_ok());
     }
-    // A known value may look like the end of the mark that stands for another one; the shapes of secrets do not.
-    let redacted = Redactor::default().json(&json);
-    assert_eq!(Redactor::default().json(&redacted), redacted, "nothing is left to be taken out");
 });
