@@ -3,6 +3,7 @@
 //! It must stay light, since it is built before anything else, and it knows no crate of the product.
 
 mod bench;
+mod chaos;
 mod fuzz_api;
 mod run;
 mod soak;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchOptions;
+use crate::chaos::ChaosOptions;
 use crate::fuzz_api::FuzzOptions;
 use crate::soak::SoakOptions;
 use crate::test::Step;
@@ -34,6 +36,8 @@ enum Command {
     FuzzApi(FuzzOptions),
     /// Measures what the product does in a second, beside the least SQL that could do the same work.
     Bench(BenchOptions),
+    /// Lets mixed faults strike three replicas under a load of all kinds of work, and checks the ledgers.
+    Chaos(ChaosOptions),
     /// Measures for a while what the tests only check; never a part of `test`.
     Soak(SoakOptions),
     /// Checks the rules of the house that no compiler knows.
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(root, &options),
         Command::FuzzApi(options) => fuzz_api::run(root, &options),
         Command::Bench(options) => bench::run(root, &options),
+        Command::Chaos(options) => chaos::run(root, &options),
         Command::Soak(options) => soak::run(root, &options),
         Command::Tidy => tidy::run(root),
         Command::Fmt => run::cargo(root, &["fmt", "--all"]),

@@ -15,6 +15,10 @@ enum Subject {
     /// Whether every client sees every event once and in order beside cut sockets, killed replicas and lost listeners,
     /// with NOTIFY and without.
     Realtime,
+    /// Whether nobody notices that all replicas are replaced, three times: 1,000 sockets, 50 streams, plain requests.
+    Rolling,
+    /// Whether every replica recovers by itself from 20 crashes of its database in 10 minutes, and lives meanwhile.
+    Restarts,
     /// Whether connections that are cut at random statements of the scheduler lose or double anything.
     Cuts,
 }
@@ -45,12 +49,14 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
             let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
             program(root, "realtime", &[options.minutes.to_string(), seed.to_string()])
         }
+        Subject::Rolling => program(root, "rolling", &[]),
+        Subject::Restarts => program(root, "restarts", &[]),
         Subject::Cuts => cuts(root, options),
     }
 }
 
 /// Builds the server and runs the program that soaks it.
-fn program(root: &Path, subject: &str, arguments: &[String]) -> anyhow::Result<()> {
+pub(crate) fn program(root: &Path, subject: &str, arguments: &[String]) -> anyhow::Result<()> {
     let build = ["build", "--package", "switchboard-server", "--package", "switchboard-testkit"];
     run::cargo(root, &build)?;
     let server = run::target_folder()?.join("debug/switchboard");

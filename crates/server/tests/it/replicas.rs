@@ -9,6 +9,8 @@ use switchboard_model::run::{Run, RunState};
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::op::Since;
 use switchboard_testkit::{Cluster, Signal, ledger, wait_until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::fixtures::{
     cluster, create_room, create_task, ended, event, event_task, gated_task, next_event, next_events, room, runs,
