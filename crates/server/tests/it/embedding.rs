@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
 use switchboard_testkit::{TestDatabase, wait_until};
@@ -10,6 +10,8 @@ use switchboard_testkit::{TestDatabase, wait_until};
 /// A running process of the example.
 struct Embedded {
     process: Child,
+    /// Kept open: the process says more.
+    _output: BufReader<ChildStdout>,
     url: String,
 }
 
@@ -18,10 +20,11 @@ impl Embedded {
         // Cargo builds the examples of a package with its tests, beside its binaries.
         let program = Path::new(env!("CARGO_BIN_EXE_switchboard")).with_file_name("examples").join("embedded");
         let mut process = Command::new(program).arg(database).stdout(Stdio::piped()).spawn().unwrap();
+        let mut output = BufReader::new(process.stdout.take().unwrap());
         let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        output.read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("listening on ").unwrap_or_else(|| panic!("{line}")).to_owned();
-        Self { process, url }
+        Self { process, _output: output, url }
     }
 
     /// Asks for a letter of ann; returns the run that sends it, unless there were too many.

@@ -7,7 +7,6 @@ mod cli;
 mod fixtures;
 mod idempotency;
 mod receiver;
-mod relay;
 
 mod account_commands;
 mod accounts;

@@ -25,10 +25,14 @@ pub struct ChaosReport {
     pub seed: u64,
     /// How often each fault struck.
     pub faults: BTreeMap<&'static str, u64>,
-    /// How many runs killed replicas took along that were executed again.
+    /// How many runs without a permit key killed replicas took along that were executed again.
     pub recovered: usize,
     /// The time from the kill until then: median, 99th percentile and longest.
     pub recovery: [Duration; 3],
+    /// What happened to the one that took longest.
+    pub slowest: String,
+    /// How many had a permit key, and the longest that one of them took, waiting for its permit included.
+    pub recovered_with_key: (usize, Duration),
     /// What each kind of work did.
     pub done: BTreeMap<&'static str, String>,
     /// What is wrong with the ledgers.
@@ -47,9 +51,13 @@ impl ChaosReport {
 
     /// Adds what the database and the replicas themselves say.
     pub(super) async fn sum_up(&mut self, cluster: &mut Cluster, struck: Struck, pool: &PgPool) {
-        let mut recoveries = Book::read(pool).await.recoveries(&struck.orphans);
-        self.recovered = recoveries.len();
-        self.recovery = percentiles(&mut recoveries);
+        let recoveries = Book::read(pool).await.recoveries(&struck.orphans);
+        let (keyed, free): (Vec<_>, Vec<_>) = recoveries.into_iter().partition(|recovery| recovery.key.is_some());
+        self.recovered_with_key = (keyed.len(), keyed.iter().map(|one| one.time).max().unwrap_or_default());
+        self.slowest = free.iter().max_by_key(|one| one.time).map(|one| one.history.clone()).unwrap_or_default();
+        let mut times: Vec<Duration> = free.iter().map(|one| one.time).collect();
+        self.recovered = times.len();
+        self.recovery = percentiles(&mut times);
         self.faults = struck.counts;
         for index in 0..cluster.size() {
             if let Some(status) = cluster.has_ended(index) {
@@ -79,9 +87,11 @@ impl fmt::Display for ChaosReport {
         let [median, most, longest] = self.recovery.map(|time| time.as_secs_f64());
         writeln!(
             f,
-            "  {} runs of killed replicas executed again: p50 {median:.1} s, p99 {most:.1} s, longest {longest:.1} s",
-            self.recovered
+            "  {} runs of killed replicas executed again: p50 {median:.1} s, p99 {most:.1} s, longest {longest:.1} s{}",
+            self.recovered, self.slowest
         )?;
+        let (keyed, longest) = (self.recovered_with_key.0, self.recovered_with_key.1.as_secs_f64());
+        writeln!(f, "  {keyed} more with a permit key, for which they may have to wait: longest {longest:.1} s")?;
         for (name, done) in &self.done {
             writeln!(f, "  {name}: {done}")?;
         }

@@ -3,7 +3,6 @@
 //! A run changes to and from `running` under the lock on its permit key, so the order of the entries of one key is the
 //! order in which its permits were taken and given back.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
@@ -50,6 +49,17 @@ const OPEN: &str = "
 pub(crate) struct Orphans {
     killed_at: Timestamp,
     runs: Vec<(Uuid, i64)>,
+}
+
+/// How a run of a killed replica was executed again.
+#[derive(Clone, Debug)]
+pub(crate) struct Recovery {
+    /// The time from the kill until then.
+    pub(crate) time: Duration,
+    /// The permit key; such a run may have to wait for others that have its permit now.
+    pub(crate) key: Option<String>,
+    /// What happened to it in between.
+    pub(crate) history: String,
 }
 
 /// One change of state.
@@ -136,20 +146,22 @@ impl Book {
             .collect()
     }
 
-    /// Returns after what time the runs of killed replicas were executed again. Those whose ending was under way when
-    /// their replica was killed are not.
-    pub(crate) fn recoveries(&self, killed: &[Orphans]) -> Vec<Duration> {
-        let mut starts: BTreeMap<Uuid, Vec<(i64, Timestamp)>> = BTreeMap::new();
-        for entry in self.0.iter().filter(|entry| entry.state == "running") {
-            starts.entry(entry.run_id).or_default().push((entry.fence, entry.at));
-        }
-        let again = killed.iter().flat_map(|orphans| {
-            let starts = &starts;
-            orphans.runs.iter().filter_map(move |(run, fence)| {
-                let (_, at) = starts.get(run)?.iter().find(|(later, _)| later > fence)?;
-                (*at - orphans.killed_at).to_std().ok()
-            })
-        });
-        again.collect()
+    /// Returns how the runs of killed replicas were executed again. Those whose ending was under way when their replica was
+    /// killed are not.
+    pub(crate) fn recoveries(&self, killed: &[Orphans]) -> Vec<Recovery> {
+        let again = |killed_at: Timestamp, run: Uuid, fence: i64| {
+            let mut history = String::new();
+            for entry in self.0.iter().filter(|entry| entry.run_id == run && entry.at > killed_at) {
+                let time = (entry.at - killed_at).to_std().ok()?;
+                history += &format!(", {} after {:.1} s", entry.state, time.as_secs_f64());
+                if entry.state == "running" && entry.fence > fence {
+                    return Some(Recovery { time, key: entry.key.clone(), history });
+                }
+            }
+            None
+        };
+        let lost =
+            killed.iter().flat_map(|orphans| orphans.runs.iter().map(|(run, fence)| (orphans.killed_at, run, fence)));
+        lost.filter_map(|(killed_at, run, fence)| again(killed_at, *run, *fence)).collect()
     }
 }
