@@ -131,6 +131,7 @@ impl Fault {
             }
             Self::PauseDatabase => {
                 block_in_place(|| cluster.database_mut().pause_server());
+                // How long it stands still is the fault, not a wait for anything.
                 sleep(STANDSTILL).await;
                 block_in_place(|| cluster.database_mut().resume_server());
             }
@@ -179,6 +180,7 @@ async fn kill(striker: &mut Striker, cluster: &mut Cluster, victim: usize) {
     let prefix = format!("{}-", cluster.name(victim));
     let held = orphans(cluster.database().pool(), &prefix).await;
     striker.struck.orphans.push(held);
+    // How long it is down is the fault, not a wait for anything.
     sleep(Duration::from_millis(striker.rng.random_range(DOWN_MS))).await;
     // A boot that a cut strikes ends, and nobody would try it again.
     cluster.proxy(victim).disarm();
