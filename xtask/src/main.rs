@@ -3,6 +3,7 @@
 //! It must stay light, since it is built before anything else, and it knows no crate of the product.
 
 mod bench;
+mod chaos;
 mod fuzz;
 mod fuzz_api;
 mod run;
@@ -16,6 +17,7 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchOptions;
+use crate::chaos::ChaosOptions;
 use crate::fuzz::FuzzOptions;
 use crate::fuzz_api::FuzzApiOptions;
 use crate::soak::SoakOptions;
@@ -38,6 +40,8 @@ enum Command {
     Fuzz(FuzzOptions),
     /// Measures what the product does in a second, beside the least SQL that could do the same work.
     Bench(BenchOptions),
+    /// Lets mixed faults strike three replicas under a load of all kinds of work, and checks the ledgers.
+    Chaos(ChaosOptions),
     /// Measures for a while what the tests only check; never a part of `test`.
     Soak(SoakOptions),
     /// Checks the rules of the house that no compiler knows.
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Command::FuzzApi(options) => fuzz_api::run(root, &options),
         Command::Fuzz(options) => fuzz::run(root, &options),
         Command::Bench(options) => bench::run(root, &options),
+        Command::Chaos(options) => chaos::run(root, &options),
         Command::Soak(options) => soak::run(root, &options),
         Command::Tidy => tidy::run(root),
         Command::Fmt => run::cargo(root, &["fmt", "--all"]),

@@ -18,6 +18,10 @@ enum Subject {
     /// Whether two ever hold a lease at the same time, beside holders and replicas that stand still, one of them with a wrong
     /// clock.
     Leases,
+    /// Whether nobody notices that all replicas are replaced, three times: 1,000 sockets, 50 streams, plain requests.
+    Rolling,
+    /// Whether every replica recovers by itself from 20 crashes of its database in 10 minutes, and lives meanwhile.
+    Restarts,
     /// Whether connections that are cut at random statements of the scheduler lose or double anything.
     Cuts,
     /// Whether 500 sockets that read nothing cost bounded memory and delay nobody, and miss nothing when they read again.
@@ -58,13 +62,15 @@ pub(crate) fn run(root: &Path, options: &SoakOptions) -> anyhow::Result<()> {
             let seed = options.seed.unwrap_or_else(|| u64::from(std::process::id()));
             program(root, "leases", &[options.holds.to_string(), seed.to_string()])
         }
+        Subject::Rolling => program(root, "rolling", &[]),
+        Subject::Restarts => program(root, "restarts", &[]),
         Subject::Cuts => cuts(root, options),
         Subject::SlowReaders => program(root, "slow-readers", &[options.minutes.unwrap_or(5).to_string()]),
     }
 }
 
 /// Builds the server and runs the program that soaks it.
-fn program(root: &Path, subject: &str, arguments: &[String]) -> anyhow::Result<()> {
+pub(crate) fn program(root: &Path, subject: &str, arguments: &[String]) -> anyhow::Result<()> {
     let build = ["build", "--package", "switchboard-server", "--package", "switchboard-testkit"];
     run::cargo(root, &build)?;
     let server = run::target_folder()?.join("debug/switchboard");

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::error::fault;
 use crate::hints::{self, Hints};
-use crate::link::Link;
+use crate::link::{Link, Statements};
 use crate::{feed, migrate};
 
 /// Connections that a replica opens beside its pool: one for renewals and pings, one that reads the feed, one that
@@ -233,7 +233,8 @@ impl Database {
 
     async fn link(&self, pool: &PgPool) -> StoreResult<Link> {
         let connection = pool.acquire().await.map_err(fault)?;
-        Ok(Link::new(connection, self.tracker.clone()))
+        let statements = if self.is_pooled { Statements::Unnamed } else { Statements::Kept };
+        Ok(Link::new(connection, statements, self.tracker.clone()))
     }
 
     /// Begins a transaction.

@@ -25,7 +25,7 @@ pub struct PgDiagnosis {
     /// How many of them only superusers get.
     pub superuser_reserved_connections: i64,
     /// Whether a notification sent over the pool's URL reaches a session that listens over the direct
-    /// URL, or over the pool's where there is no other.
+    /// URL, or over the pool's where there is no pooler. Behind a pooler without a direct URL nobody listens.
     pub listen_works: bool,
     /// Database time of the check.
     pub now: Timestamp,
@@ -45,7 +45,7 @@ struct FactsRow {
 /// Fails when the server cannot be reached or does not answer.
 pub async fn diagnose(options: &PgOptions) -> Result<PgDiagnosis, OpenError> {
     let target = options.pool_target()?;
-    let listen_target = options.direct_target()?.unwrap_or_else(|| target.clone());
+    let listen_target = options.direct_target()?;
     let mut connection = connect_once(&target).await?;
     let mut transaction = connection.begin().await.map_err(failed)?;
     let facts: FactsRow = sqlx::query_as(
@@ -55,13 +55,20 @@ pub async fn diagnose(options: &PgOptions) -> Result<PgDiagnosis, OpenError> {
                 current_setting('superuser_reserved_connections')::bigint AS superuser_reserved_connections,
                 clock_timestamp() AS now",
     )
+    .persistent(false)
     .fetch_one(&mut *transaction)
     .await
     .map_err(failed)?;
     let schema_version = applied_version(&mut transaction).await.map_err(failed)?;
     transaction.rollback().await.map_err(failed)?;
-    let echo = tokio::time::timeout(ECHO_PATIENCE, echo(listen_target, &mut connection)).await;
-    let listen_works = matches!(echo, Ok(Ok(())));
+    let listen_works = match listen_target {
+        Some(target) => {
+            let echo = tokio::time::timeout(ECHO_PATIENCE, echo(target, &mut connection)).await;
+            matches!(echo, Ok(Ok(())))
+        }
+        // The session that was made to listen would go on to others, who expect no notifications.
+        None => false,
+    };
     connection.close().await.map_err(failed)?;
     Ok(PgDiagnosis {
         server_version: facts.server_version,
@@ -81,7 +88,8 @@ async fn echo(target: PgConnectOptions, sender: &mut sqlx::PgConnection) -> Resu
     listener.listen(ECHO_CHANNEL).await?;
     // A pooler that lends a session per transaction gives it away only when another one begins.
     let mut transaction = sender.begin().await?;
-    sqlx::query("SELECT pg_notify($1, $2)").bind(ECHO_CHANNEL).bind(&token).execute(&mut *transaction).await?;
+    let notify = sqlx::query("SELECT pg_notify($1, $2)").persistent(false).bind(ECHO_CHANNEL).bind(&token);
+    notify.execute(&mut *transaction).await?;
     transaction.commit().await?;
     while listener.recv().await?.payload() != token {}
     Ok(())

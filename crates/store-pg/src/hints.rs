@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use metrics::Counter;
+use metrics::{Counter, Gauge};
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPool, PgPoolOptions};
 use switchboard_model::feed::{ListenerMode, Signal, SignalKind};
 use switchboard_model::ids::InstanceId;
@@ -160,6 +160,8 @@ pub(crate) fn start(
     tracker: &TaskTracker,
     stop: &CancellationToken,
 ) -> Result<(), OpenError> {
+    // Said from the boot on, also where nobody ever listens.
+    let meters = Meters::new();
     if options.notify == HintTransport::Off {
         return Ok(());
     }
@@ -174,6 +176,7 @@ pub(crate) fn start(
                 .connect_lazy_with(named(target)),
             local: database.hints.local.clone(),
             instance: options.instance.clone(),
+            meters,
         };
         let stop = stop.clone();
         tracker.spawn(async move { stop.run_until_cancelled(Box::pin(listener.run())).await });
@@ -229,27 +232,23 @@ struct Listener {
     pool: PgPool,
     local: HintSender,
     instance: InstanceId,
+    meters: Meters,
 }
 
 impl Listener {
     /// Listens for ever; polling is announced while there is no connection.
     async fn run(self) {
-        let listening = metrics::gauge!("switchboard_feed_listening");
-        let meters = Meters {
-            received: metrics::counter!("switchboard_feed_hints_received_total"),
-            lost: metrics::counter!("switchboard_feed_hints_lost_total"),
-        };
         let mut pause = FIRST_PAUSE;
         loop {
             let reason = match self.connect().await {
                 Ok(listener) => {
                     // Whatever was notified while nobody listened is read by the tick that this causes.
                     self.local.set_mode(ListenerMode::Listening);
-                    listening.set(1.0);
+                    self.meters.listening.set(1.0);
                     pause = FIRST_PAUSE;
-                    let reason = self.follow(listener, &meters).await;
+                    let reason = self.follow(listener).await;
                     self.local.set_mode(ListenerMode::Polling);
-                    listening.set(0.0);
+                    self.meters.listening.set(0.0);
                     reason
                 }
                 Err(reason) => reason,
@@ -286,11 +285,11 @@ impl Listener {
     }
 
     /// Passes on the hints of other replicas, and returns why the connection was lost.
-    async fn follow(&self, mut listener: PgListener, meters: &Meters) -> sqlx::Error {
+    async fn follow(&self, mut listener: PgListener) -> sqlx::Error {
         let mut senders = Senders::default();
         loop {
             match tokio::time::timeout(SILENCE, listener.try_recv()).await {
-                Ok(Ok(Some(hint))) => self.hear(hint.payload(), &mut senders, meters),
+                Ok(Ok(Some(hint))) => self.hear(hint.payload(), &mut senders),
                 Ok(Ok(None)) => return sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into()),
                 Ok(Err(error)) => return error,
                 // A half-open connection is as silent as an idle one.
@@ -304,7 +303,7 @@ impl Listener {
         }
     }
 
-    fn hear(&self, text: &str, senders: &mut Senders, meters: &Meters) {
+    fn hear(&self, text: &str, senders: &mut Senders) {
         // A newer replica may tell of things that this binary does not know.
         let Ok(Packet { from, seq, look, news }) = serde_json::from_str::<Packet<News>>(text) else {
             return self.local.raise();
@@ -312,9 +311,9 @@ impl Listener {
         if from == self.instance {
             return;
         }
-        meters.received.increment(1);
+        self.meters.received.increment(1);
         let lost = senders.lost_before(from, seq);
-        meters.lost.increment(lost);
+        self.meters.lost.increment(lost);
         for news in news {
             self.local.tell(news);
         }
@@ -324,8 +323,21 @@ impl Listener {
     }
 }
 
-/// What the listener counts.
+/// What the listener counts, and whether there is one.
 struct Meters {
+    listening: Gauge,
     received: Counter,
     lost: Counter,
+}
+
+impl Meters {
+    fn new() -> Self {
+        let listening = metrics::gauge!("switchboard_feed_listening");
+        listening.set(0.0);
+        let received = metrics::counter!("switchboard_feed_hints_received_total");
+        let lost = metrics::counter!("switchboard_feed_hints_lost_total");
+        received.increment(0);
+        lost.increment(0);
+        Self { listening, received, lost }
+    }
 }

@@ -9,8 +9,9 @@ use std::time::Duration;
 use futures_util::TryStreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream, StreamExt as _};
+use sqlx::error::BoxDynError;
 use sqlx::pool::PoolConnection;
-use sqlx::postgres::{PgConnection, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
+use sqlx::postgres::{PgArguments, PgConnection, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
 use sqlx::{Describe, Either, Error, Execute, Executor, Postgres, SqlStr};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -20,19 +21,33 @@ const PATIENCE: Duration = Duration::from_secs(12);
 /// How long a connection may take to come back to its pool, when nobody waits for it.
 const RETURN_PATIENCE: Duration = Duration::from_secs(3);
 
+/// What becomes of prepared statements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Statements {
+    /// They are kept by name for the next time.
+    Kept,
+    /// They have no name: behind a transaction pooler the session that knows it may be anybody's next.
+    Unnamed,
+}
+
 /// A connection that gives up on a silent server; then it is closed, and its place in the pool is free.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// Taken by the drop only.
     inner: Option<PoolConnection<Postgres>>,
+    statements: Statements,
     is_in_transaction: bool,
     tracker: TaskTracker,
 }
 
 impl Link {
     /// Takes over a connection; what it needs after its drop is done on `tracker`.
-    pub(crate) const fn new(connection: PoolConnection<Postgres>, tracker: TaskTracker) -> Self {
-        Self { inner: Some(connection), is_in_transaction: false, tracker }
+    pub(crate) const fn new(
+        connection: PoolConnection<Postgres>,
+        statements: Statements,
+        tracker: TaskTracker,
+    ) -> Self {
+        Self { inner: Some(connection), statements, is_in_transaction: false, tracker }
     }
 
     /// Begins a transaction, which is rolled back when the connection is dropped.
@@ -98,7 +113,10 @@ impl<'c> Executor<'c> for &'c mut Link {
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let rows = self.connection().fetch_many(query);
+        let rows = match self.statements {
+            Statements::Kept => self.connection().fetch_many(query),
+            Statements::Unnamed => self.connection().fetch_many(Unnamed(query)),
+        };
         stream::try_unfold(rows, |mut rows| async {
             Ok(in_time(PATIENCE, rows.try_next()).await?.map(|row| (row, rows)))
         })
@@ -110,7 +128,11 @@ impl<'c> Executor<'c> for &'c mut Link {
         'c: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        Box::pin(in_time(PATIENCE, self.connection().fetch_optional(query)))
+        let row = match self.statements {
+            Statements::Kept => self.connection().fetch_optional(query),
+            Statements::Unnamed => self.connection().fetch_optional(Unnamed(query)),
+        };
+        Box::pin(in_time(PATIENCE, row))
     }
 
     fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, Result<PgStatement, Error>>
@@ -125,6 +147,27 @@ impl<'c> Executor<'c> for &'c mut Link {
         'c: 'e,
     {
         Box::pin(in_time(PATIENCE, self.connection().describe(sql)))
+    }
+}
+
+/// A query whose statement gets no name. The driver names it otherwise, also when it keeps none.
+struct Unnamed<E>(E);
+
+impl<'q, E: Execute<'q, Postgres>> Execute<'q, Postgres> for Unnamed<E> {
+    fn sql(self) -> SqlStr {
+        self.0.sql()
+    }
+
+    fn statement(&self) -> Option<&PgStatement> {
+        self.0.statement()
+    }
+
+    fn take_arguments(&mut self) -> Result<Option<PgArguments>, BoxDynError> {
+        self.0.take_arguments()
+    }
+
+    fn persistent(&self) -> bool {
+        false
     }
 }
 

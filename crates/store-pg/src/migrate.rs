@@ -53,7 +53,9 @@ pub(crate) async fn prepare(options: &PgOptions) -> Result<(), OpenError> {
 
 /// Reads the newest version that is applied; 0 for an empty database.
 pub(crate) async fn applied_version(connection: &mut PgConnection) -> Result<i64, sqlx::Error> {
+    // Without names, since this may be asked behind a pooler.
     let is_empty: bool = sqlx::query_scalar("SELECT to_regclass('switchboard._sqlx_migrations') IS NULL")
+        .persistent(false)
         .fetch_one(&mut *connection)
         .await?;
     if is_empty {
@@ -63,6 +65,7 @@ pub(crate) async fn applied_version(connection: &mut PgConnection) -> Result<i64
         "-- migrations.applied_version
          SELECT coalesce(max(version), 0) FROM switchboard._sqlx_migrations WHERE success",
     )
+    .persistent(false)
     .fetch_one(connection)
     .await
 }

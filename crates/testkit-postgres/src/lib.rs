@@ -1,4 +1,5 @@
-//! One PostgreSQL server for a test run: found by URL, or started from what the machine has, and never left behind.
+//! One PostgreSQL server for a test run: found by URL, or started from what the machine has, and never left behind; and
+//! a pooler before it.
 //!
 //! It must stay small and know nothing of Switchboard, since `xtask` builds it before anything else: the standard
 //! library and `nix` only, no runtime, no driver.
@@ -9,6 +10,7 @@ mod container;
 mod environment;
 mod error;
 mod package;
+mod pgbouncer;
 mod process;
 mod server;
 
@@ -16,4 +18,5 @@ pub use binaries::find_binaries;
 pub use environment::{BIN_VARIABLE, URL_VARIABLE};
 pub use error::PostgresError;
 pub use package::install_package;
+pub use pgbouncer::PgBouncer;
 pub use server::{Durability, PostgresServer};

@@ -152,7 +152,7 @@ impl PostgresServer {
 }
 
 /// Creates the folder that holds the data, the socket and the log.
-fn create_folder(account: Account) -> Result<PathBuf, PostgresError> {
+pub(crate) fn create_folder(account: Account) -> Result<PathBuf, PostgresError> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     loop {
         let name = format!("switchboard-pg-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -167,7 +167,7 @@ fn create_folder(account: Account) -> Result<PathBuf, PostgresError> {
 }
 
 /// Returns what `initdb` or the server wrote, for error messages.
-fn read_log(folder: &Path) -> String {
+pub(crate) fn read_log(folder: &Path) -> String {
     fs::read_to_string(folder.join("log")).unwrap_or_default()
 }
 
@@ -183,7 +183,7 @@ fn write_settings(folder: &Path, port: u16, durability: Durability) -> Result<()
 }
 
 /// Returns a port below those that systems give to outgoing connections, so that it is still free after a restart.
-fn free_port() -> Result<u16, PostgresError> {
+pub(crate) fn free_port() -> Result<u16, PostgresError> {
     const FIRST: u16 = 20_000;
     const COUNT: u16 = 10_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);

@@ -2,6 +2,7 @@
 //! every event of its rooms once and in order.
 
 mod follower;
+mod resumer;
 mod writer;
 
 use std::collections::BTreeMap;
@@ -16,14 +17,16 @@ use switchboard_model::wire::rest::RoomRequest;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::cluster::Cluster;
 use crate::ledger::{Faults, judged};
 use crate::must::Must as _;
 use nix::sys::signal::Signal;
 
-use follower::{Followed, Follower};
-use writer::Writer;
+pub(crate) use follower::{Followed, Follower};
+pub(crate) use resumer::Resumer;
+pub(crate) use writer::Writer;
 
 /// How many publishers share the rate.
 const WRITERS: u32 = 8;
@@ -66,7 +69,7 @@ pub struct BusReport {
 }
 
 /// The last offset of each room.
-type Tops = BTreeMap<RoomName, i64>;
+pub(crate) type Tops = BTreeMap<RoomName, i64>;
 
 impl BusLoad {
     /// Puts the load on a cluster on PostgreSQL, with faults, and checks what every client has seen.
@@ -96,14 +99,16 @@ impl BusLoad {
             let follower = Follower::new(n, own, replicas.clone(), began, self.seed);
             followers.spawn(follower.follow(tops.clone()));
         }
+        let end = CancellationToken::new();
         let mut writers = JoinSet::new();
         for n in 0..WRITERS {
             let period = Duration::from_secs(1) * WRITERS / self.rate;
             let writer = Writer::new(n, rooms.clone(), replicas.clone(), began, self.seed);
-            writers.spawn(writer.write(period, began + self.duration));
+            writers.spawn(writer.write(period, end.clone()));
         }
         let mut report = BusReport::default();
         self.strike(cluster, began + self.duration, &mut report).await;
+        end.cancel();
 
         let acknowledged = writers.join_all().await.into_iter().flatten().collect::<Vec<_>>();
         report.published = acknowledged.len();
@@ -150,14 +155,20 @@ impl BusLoad {
             report.delivered += one.delivered;
             report.cuts += one.cuts;
         }
-        delays.sort_unstable();
-        let rank = |share: usize| delays.get((delays.len() * share / 1000).min(delays.len().saturating_sub(1)));
-        report.delays = [500, 990, 1000].map(|share| Duration::from_millis(rank(share).copied().unwrap_or(0).into()));
+        report.delays = percentiles(&mut delays).map(|delay| Duration::from_millis(delay.into()));
     }
 }
 
+/// Sorts samples and returns their median, their 99th percentile and the largest.
+pub(crate) fn percentiles<T: Copy + Default + Ord>(samples: &mut [T]) -> [T; 3] {
+    samples.sort_unstable();
+    let last = samples.len().saturating_sub(1);
+    let rank = |share: usize| samples.get((samples.len() * share / 1000).min(last));
+    [500, 990, 1000].map(|share| rank(share).copied().unwrap_or_default())
+}
+
 /// Checks that the positions that the publishers were told are 1 to N in each room, and returns the tops.
-fn judge_log(rooms: &[RoomName], acknowledged: Vec<(usize, i64)>) -> (Tops, Vec<String>) {
+pub(crate) fn judge_log(rooms: &[RoomName], acknowledged: Vec<(usize, i64)>) -> (Tops, Vec<String>) {
     let mut offsets = vec![Vec::new(); rooms.len()];
     for (room, offset) in acknowledged {
         offsets[room].push(offset);

@@ -1,6 +1,6 @@
 //! Ledgers: what a test collected, checked against what must be true of it. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 use std::fmt;
 use std::iter;
@@ -11,6 +11,7 @@ use switchboard_model::ids::{Fence, RunId};
 use switchboard_model::run::{Run, SkipCause, SkipRange};
 use switchboard_model::schedule::Schedule;
 use switchboard_model::wire::frame::EventFrame;
+use tokio::time::Instant;
 
 /// How many faults a message shows.
 const SHOWN: usize = 20;
@@ -135,6 +136,91 @@ pub fn endings(runs: &[Run], accepted: &[(RunId, Fence)]) -> Result<(), Faults> 
     judged(faults)
 }
 
+/// A permit that a run takes, or gives back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitMove {
+    /// The key.
+    pub key: String,
+    /// How many runs may hold a permit of it.
+    pub max: usize,
+    /// The run.
+    pub run: RunId,
+    /// Whether it takes the permit.
+    pub is_taken: bool,
+}
+
+/// Checks that no key ever had more holders than it may; the moves of each key are in order.
+///
+/// # Errors
+/// Names the runs that took a permit too many.
+pub fn permits(moves: &[PermitMove]) -> Result<(), Faults> {
+    let mut holders: BTreeMap<&str, BTreeSet<RunId>> = BTreeMap::new();
+    let mut faults = Vec::new();
+    for step in moves {
+        let of_key = holders.entry(&step.key).or_default();
+        if !step.is_taken {
+            of_key.remove(&step.run);
+            continue;
+        }
+        of_key.insert(step.run);
+        if of_key.len() > step.max {
+            faults.push(format!("run {} is number {} of {} with key {}", step.run, of_key.len(), step.max, step.key));
+        }
+    }
+    judged(faults)
+}
+
+/// A request that a rate limit allowed: it was decided between these instants.
+#[derive(Clone, Copy, Debug)]
+pub struct Take {
+    /// When it was sent.
+    pub sent: Instant,
+    /// When the answer was there.
+    pub answered: Instant,
+}
+
+/// A time in which what was used up may have been forgotten, once.
+#[derive(Clone, Copy, Debug)]
+pub struct Loss {
+    /// When it began.
+    pub began: Instant,
+    /// When it was over.
+    pub ended: Instant,
+}
+
+/// What a rate limit allows.
+#[derive(Clone, Copy, Debug)]
+pub struct LimitTerms {
+    /// Units a second in the long run.
+    pub per_second: f64,
+    /// Units at once.
+    pub burst: f64,
+}
+
+/// Checks that in no stretch of time more was allowed than the burst and the rate give; each loss in it gives another
+/// burst.
+///
+/// # Errors
+/// Names the stretches in which it was.
+pub fn limit(takes: &[Take], losses: &[Loss], terms: LimitTerms) -> Result<(), Faults> {
+    let mut faults = Vec::new();
+    for first in takes.iter().map(|take| take.sent) {
+        let mut within: Vec<Instant> =
+            takes.iter().filter(|take| take.sent >= first).map(|take| take.answered).collect();
+        within.sort_unstable();
+        let worst = within.iter().enumerate().find_map(|(index, last)| {
+            let count = f64::from(u32::try_from(index + 1).unwrap_or(u32::MAX));
+            let lost = losses.iter().filter(|loss| loss.ended >= first && loss.began <= *last).count();
+            let bursts = f64::from(u32::try_from(lost + 1).unwrap_or(u32::MAX));
+            let time = (*last - first).as_secs_f64();
+            // One unit more, since both ends of the stretch count.
+            (count > terms.burst * bursts + terms.per_second * time + 1.0).then_some((count, time))
+        });
+        faults.extend(worst.map(|(count, time)| format!("{count} units within {time:.3} s")));
+    }
+    judged(faults)
+}
+
 #[cfg(test)]
 mod tests {
     use switchboard_model::json_text::JsonText;
@@ -206,5 +292,29 @@ mod tests {
         assert_eq!(faults(endings(&runs, &[accepted[0], (runs[1].id, Fence(6))])), 1);
         assert_eq!(faults(endings(&runs[..1], &accepted)), 1);
         assert_eq!(faults(endings(&[run(None, "running", 1)], &[])), 2);
+    }
+    #[test]
+    fn no_key_has_more_holders_than_permits() {
+        let runs = [RunId::new(), RunId::new(), RunId::new()];
+        let step = |run: usize, is_taken| PermitMove { key: "k".to_owned(), max: 2, run: runs[run], is_taken };
+        let fine = [step(0, true), step(1, true), step(0, false), step(2, true), step(2, true)];
+        assert_eq!(permits(&fine), Ok(()));
+        assert_eq!(faults(permits(&[step(0, true), step(1, true), step(2, true)])), 1);
+    }
+
+    #[test]
+    fn no_stretch_of_time_allows_more_than_burst_and_rate() {
+        let began = Instant::now();
+        let at = |ms: u64| began + std::time::Duration::from_millis(ms);
+        let takes = |times: &[u64]| -> Vec<Take> {
+            times.iter().map(|ms| Take { sent: at(*ms), answered: at(ms + 1) }).collect()
+        };
+        let terms = LimitTerms { per_second: 1.0, burst: 2.0 };
+        assert_eq!(limit(&takes(&[0, 0, 1000, 2000, 3000]), &[], terms), Ok(()));
+        let crowd = takes(&[0, 1, 2, 3]);
+        assert_eq!(faults(limit(&crowd, &[], terms)), 1);
+        let loss = Loss { began: at(1), ended: at(2) };
+        assert_eq!(limit(&crowd, &[loss], terms), Ok(()), "a loss gives another burst");
+        assert_eq!(faults(limit(&crowd, &[Loss { began: at(9), ended: at(9) }], terms)), 1, "a later one does not");
     }
 }

@@ -15,11 +15,11 @@ use switchboard_model::wire::code::ErrorCode;
 use switchboard_model::wire::rest::{ApiKeyRequest, TicketRequest};
 use switchboard_testkit::Cluster;
 
-use crate::fixtures::on_both_databases;
+use crate::fixtures::on_every_database;
 
 const PASSWORD: &str = "correct horse battery staple";
 
-on_both_databases! {
+on_every_database! {
     a_user_signs_in_refreshes_and_signs_out,
     a_refresh_race_keeps_one_chain_and_a_replay_ends_it,
     a_disabled_user_is_out_everywhere,

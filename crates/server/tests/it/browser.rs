@@ -18,6 +18,7 @@ use switchboard_model::user::{User, UserRole};
 use switchboard_model::wire::auth::{LoginRequest, Password, UserRequest};
 use switchboard_model::wire::rest::{CallRequest, TicketRequest};
 use switchboard_model::wire::stream::{ChunkText, StreamAppendRequest, StreamOpened, StreamRequest};
+use switchboard_testkit::proxy::{Ending, FaultProxy};
 use switchboard_testkit::{Cluster, ClusterBuilder, wait_until};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -25,7 +26,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::chromium::Browser;
 use crate::fixtures::{all_events, create_room, event, on_both_databases, room};
-use crate::relay::Relay;
 
 const PASSWORD: &str = "correct horse battery staple";
 
@@ -83,7 +83,7 @@ async fn ticket(State(replicas): State<Replicas>) -> String {
 struct Scene {
     cluster: Cluster,
     application: Application,
-    relays: Vec<Relay>,
+    ways: Vec<FaultProxy>,
     browser: Browser,
 }
 
@@ -94,16 +94,16 @@ impl Scene {
         let cluster = cluster.env("SWITCHBOARD_SERVER__ALLOWED_ORIGINS", &application.origin).await;
         let clients = (0..cluster.size()).map(|index| cluster.client(index).clone()).collect();
         application.replicas.set(clients).unwrap();
-        let mut relays = Vec::new();
+        let mut ways = Vec::new();
         for url in cluster.base_urls() {
-            relays.push(Relay::before(&url).await);
+            ways.push(FaultProxy::before(&url).await);
         }
         browser.open(&application.origin).await;
-        Self { cluster, application, relays, browser }
+        Self { cluster, application, ways, browser }
     }
 
     fn urls(&self) -> Vec<String> {
-        self.relays.iter().map(Relay::url).collect()
+        self.ways.iter().map(|way| way.url().to_owned()).collect()
     }
 
     /// Connects a client in the page, `window.client`, with tickets of the application or with an access token.
@@ -125,7 +125,7 @@ impl Scene {
     }
 
     fn cut(&self) {
-        self.relays.iter().for_each(Relay::cut);
+        self.ways.iter().for_each(|way| way.end_all(Ending::Close));
     }
 
     /// Makes a user, and returns them and an access token.

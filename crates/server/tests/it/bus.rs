@@ -13,15 +13,15 @@ use switchboard_model::wire::rest::PublishRequest;
 use switchboard_testkit::{Cluster, ledger, wait_until};
 use tokio::time::{Instant, timeout};
 
-use crate::fixtures::{cluster, create_room, event, next_event, next_events, on_both_databases, room};
+use crate::fixtures::{cluster, create_room, event, next_event, next_events, on_every_database, room};
 
-on_both_databases! {
+on_every_database! {
     payloads_of_every_size_arrive_in_order_and_byte_for_byte,
-    a_join_beside_a_publish_misses_and_repeats_nothing,
     a_drop_before_the_first_event_loses_nothing,
     every_reconnect_goes_on_where_the_last_one_stopped,
     a_burst_that_a_drop_cuts_short_is_continued,
-    an_ephemeral_event_of_any_size_arrives_once,
+    an_ephemeral_event_of_any_size_arrives_once;
+    but not pooled: a_join_beside_a_publish_misses_and_repeats_nothing,
 }
 
 /// How often a replica renews its lease.

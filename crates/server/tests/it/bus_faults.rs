@@ -28,6 +28,11 @@ async fn every_client_sees_every_event_once_and_in_order_without_notify() {
     every_client_sees_every_event(cluster(3).polling()).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn every_client_sees_every_event_once_and_in_order_behind_a_pooler() {
+    every_client_sees_every_event(cluster(3).pooled()).await;
+}
+
 /// Publishes an event every 50 ms on one replica while faults strike the listener of the other.
 async fn events_cross_while(cluster: &Cluster, time: Duration, faults: impl Future<Output = ()>) {
     create_room(cluster.client(0), "lobby").await;

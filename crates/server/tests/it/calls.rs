@@ -17,9 +17,9 @@ use switchboard_model::wire::rest::CallRequest;
 use switchboard_testkit::{Cluster, Signal, wait_until};
 
 use crate::cli::Cli;
-use crate::fixtures::{cluster, err, on_both_databases, out};
+use crate::fixtures::{cluster, err, on_every_database, out};
 
-on_both_databases! {
+on_every_database! {
     a_client_answers_what_it_was_asked,
     a_client_that_cannot_says_why,
     nobody_there_is_said_at_once,

@@ -39,6 +39,30 @@ macro_rules! on_both_databases {
 }
 pub(crate) use on_both_databases;
 
+/// Runs each case as [`on_both_databases`] does, and on two replicas that know their database by a transaction pooler
+/// alone: they cannot listen, and no two of their transactions need to have one session. Cases that wait for thousands of
+/// events in turn would take minutes there.
+macro_rules! on_every_database {
+    ($($case:ident),+; but not pooled: $($long:ident),+ $(,)?) => {
+        crate::fixtures::on_both_databases! { $($long,)+ $($case),+ }
+        crate::fixtures::on_every_database! { pooled: $($case),+ }
+    };
+    ($($case:ident),+ $(,)?) => {
+        crate::fixtures::on_both_databases! { $($case),+ }
+        crate::fixtures::on_every_database! { pooled: $($case),+ }
+    };
+    (pooled: $($case:ident),+) => {
+
+        mod pooled {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $case() {
+                super::$case(crate::fixtures::cluster(2).pooled().await).await;
+            })+
+        }
+    };
+}
+pub(crate) use on_every_database;
+
 /// Describes the binary with its own variables only; standard input is empty.
 pub(crate) fn command(arguments: &[&str], env: &[(&str, &str)]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_switchboard"));

@@ -11,9 +11,9 @@ use switchboard_model::wire::rest::ApiKeyRequest;
 use switchboard_testkit::Cluster;
 use tokio::time::timeout;
 
-use crate::fixtures::{create_room, event, on_both_databases, room};
+use crate::fixtures::{create_room, event, on_every_database, room};
 
-on_both_databases! {
+on_every_database! {
     rooms_are_resumed_over_replicas_without_a_loss,
     a_position_that_is_gone_is_told,
 }

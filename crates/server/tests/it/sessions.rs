@@ -13,9 +13,9 @@ use switchboard_model::wire::op::Since;
 use switchboard_testkit::{Cluster, Signal, wait_until};
 use tokio::time::Instant;
 
-use crate::fixtures::{cluster, create_room, next_event, on_both_databases, room};
+use crate::fixtures::{cluster, create_room, next_event, on_every_database, room};
 
-on_both_databases! {
+on_every_database! {
     those_who_show_themselves_are_listed_and_told_everywhere,
     a_kick_reaches_its_socket_and_no_other,
 }

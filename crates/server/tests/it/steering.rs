@@ -13,9 +13,9 @@ use tokio::time::{Duration, Instant};
 use uuid::Uuid;
 
 use crate::cli::Cli;
-use crate::fixtures::{create_task, on_both_databases, runs, trigger};
+use crate::fixtures::{create_task, on_every_database, runs, trigger};
 
-on_both_databases! {
+on_every_database! {
     a_pause_of_the_fleet_acts_at_once,
     a_pool_has_a_maximum_over_the_fleet,
     ten_thousand_tasks_are_made_by_one_request,

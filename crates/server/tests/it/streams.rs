@@ -16,12 +16,12 @@ use switchboard_model::wire::stream::{
 use switchboard_testkit::{Cluster, Signal, wait_until};
 use tokio::time::{Instant, timeout};
 
-use crate::fixtures::{cluster, command, create_task, ended, err, is_on, on_both_databases, out, switchboard, trigger};
+use crate::fixtures::{cluster, command, create_task, ended, err, is_on, on_every_database, out, switchboard, trigger};
 
 /// Within this time after the loss of its producer every stream has its end.
 const INTERRUPTED_WITHIN: Duration = Duration::from_secs(15);
 
-on_both_databases! {
+on_every_database! {
     a_stream_is_resumed_byte_for_byte_at_every_position,
     a_silent_producer_is_interrupted_for_every_reader,
     a_stop_reaches_the_producer_through_any_replica,

@@ -13,11 +13,11 @@ use switchboard_model::wire::rest::{PreviewRequest, TaskUpdate, TriggerRequest};
 use switchboard_testkit::{Cluster, ledger, wait_until};
 
 use crate::fixtures::{
-    create_room, create_task, ended, event, event_task, json, next_event, next_events, on_both_databases, room, runs,
+    create_room, create_task, ended, event, event_task, json, next_event, next_events, on_every_database, room, runs,
     spec, succeeded, trigger,
 };
 
-on_both_databases! {
+on_every_database! {
     a_task_is_created_edited_paused_and_deleted,
     a_scheduled_task_fires_and_its_events_arrive_in_order,
     a_triggered_run_carries_its_input,

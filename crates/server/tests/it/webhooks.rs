@@ -14,12 +14,12 @@ use switchboard_model::wire::rest::{TriggerRequest, WebhookSecretRequest};
 use switchboard_testkit::{Cluster, ClusterBuilder};
 
 use crate::fixtures::{
-    cluster, create_room, create_task, ended, event_task, next_event, on_both_databases, room, runs, slow_task,
+    cluster, create_room, create_task, ended, event_task, next_event, on_every_database, room, runs, slow_task,
 };
 
 const BODY: &str = r#"{"invoice" : "\ud800"}"#;
 
-on_both_databases! {
+on_every_database! {
     a_delivery_runs_the_task_with_its_body,
     equal_deliveries_make_one_run,
     a_trigger_waits_for_the_end,

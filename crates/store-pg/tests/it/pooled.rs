@@ -13,13 +13,15 @@ use switchboard_model::span::Span;
 use switchboard_store_api::{FinishOutcome, LeaseRequest, LimitTake, RenewOutcome, Renewal, WorkerKind, WriteContext};
 use switchboard_store_conformance::Backend as _;
 use switchboard_store_pg::PgOptions;
+use switchboard_testkit::Pooler;
 
-use crate::backend::PgBackend;
+use crate::backend::{PgBackend, options};
 
 #[tokio::test]
 async fn every_kind_of_statement_works_behind_a_pooler() {
     let backend = PgBackend::create().await;
-    let stores = backend.open(&PgOptions { pooled: true, pool_size: 2, ..backend.options() }).await;
+    let pooler = Pooler::before(&backend.database).await;
+    let stores = backend.open(&PgOptions { pooled: true, pool_size: 2, ..options(pooler.url()) }).await;
     assert_eq!(stores.feed.hints().mode(), ListenerMode::Polling);
     let context = WriteContext::system("test");
     let cursor = stores.feed.tick(None, &TickRequest::default()).await.unwrap().cursor;

@@ -14,7 +14,7 @@ use switchboard_model::wire::frame::{EventFrame, NoticeFrame};
 use switchboard_model::wire::op::{Since, SinceEnd};
 use switchboard_model::wire::rest::TicketRequest;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::Tops;
 use crate::cluster::{everywhere, request};
@@ -25,16 +25,19 @@ const TOLD: usize = 5;
 /// How long a client keeps a socket before it cuts it, in milliseconds.
 const KEPT_MS: std::ops::Range<u64> = 300..6_000;
 
+/// How long it may take to connect and to join.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// What a client has seen.
 #[derive(Default)]
-pub(super) struct Followed {
-    pub(super) faults: Vec<String>,
-    pub(super) delivered: u64,
-    pub(super) cuts: u64,
-    pub(super) delays_ms: Vec<u32>,
+pub(crate) struct Followed {
+    pub(crate) faults: Vec<String>,
+    pub(crate) delivered: u64,
+    pub(crate) cuts: u64,
+    pub(crate) delays_ms: Vec<u32>,
 }
 
-pub(super) struct Follower {
+pub(crate) struct Follower {
     name: String,
     request: TicketRequest,
     replicas: Vec<Client>,
@@ -46,7 +49,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(number: usize, rooms: Vec<RoomName>, replicas: Vec<Client>, began: Instant, seed: u64) -> Self {
+    pub(crate) fn new(number: usize, rooms: Vec<RoomName>, replicas: Vec<Client>, began: Instant, seed: u64) -> Self {
         let name = format!("user{number}");
         Self {
             request: request(&name, everywhere()),
@@ -60,12 +63,12 @@ impl Follower {
     }
 
     /// Follows the rooms, from one connection to the next, until their tops are told and reached.
-    pub(super) async fn follow(mut self, mut tops: watch::Receiver<Option<Tops>>) -> Followed {
+    pub(crate) async fn follow(mut self, mut tops: watch::Receiver<Option<Tops>>) -> Followed {
         while !self.is_done(&tops) && self.followed.faults.len() < TOLD {
-            match self.connect().await {
-                Some(socket) => self.read(socket, &mut tops).await,
-                // The replica is down.
-                None => sleep(Duration::from_millis(50)).await,
+            match timeout(PATIENCE, self.connect()).await {
+                Ok(Some(socket)) => self.read(socket, &mut tops).await,
+                // The replica is down, or silent.
+                Ok(None) | Err(_) => sleep(Duration::from_millis(50)).await,
             }
         }
         self.followed
@@ -111,7 +114,8 @@ impl Follower {
                     Some(SocketEvent::Closed { .. }) | None => return,
                     Some(_) => {}
                 },
-                () = sleep_until(cut), if !is_ending => {
+                // Also in the end: who believes no socket does not believe a silent one.
+                () = sleep_until(cut) => {
                     self.followed.cuts += 1;
                     return;
                 }

@@ -10,14 +10,18 @@ use switchboard_client::Client;
 use switchboard_model::identity::RoomName;
 use switchboard_model::json_text::JsonText;
 use switchboard_model::wire::rest::PublishRequest;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::must::Must as _;
 
 /// How often an event is tried before the load gives up; many times what an outage of one replica takes.
 const TRIES: u32 = 2_000;
 
-pub(super) struct Writer {
+/// How long one try may take; a replica that is silent is as good as down.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+pub(crate) struct Writer {
     number: u32,
     rooms: Vec<RoomName>,
     replicas: Vec<Client>,
@@ -26,16 +30,15 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn new(number: u32, rooms: Vec<RoomName>, replicas: Vec<Client>, began: Instant, seed: u64) -> Self {
+    pub(crate) fn new(number: u32, rooms: Vec<RoomName>, replicas: Vec<Client>, began: Instant, seed: u64) -> Self {
         Self { number, rooms, replicas, began, rng: StdRng::seed_from_u64(seed ^ (u64::from(number) << 32)) }
     }
 
     /// Publishes one event each `period` until `end`, and returns the room and the offset of each.
-    pub(super) async fn write(mut self, period: Duration, end: Instant) -> Vec<(usize, i64)> {
+    pub(crate) async fn write(mut self, period: Duration, end: CancellationToken) -> Vec<(usize, i64)> {
         let mut taken = Vec::new();
         let mut clock = interval(period);
-        while Instant::now() < end {
-            clock.tick().await;
+        while end.run_until_cancelled(clock.tick()).await.is_some() {
             let room = self.rng.random_range(0..self.rooms.len());
             // Most are small enough for a hint, some are not: both must keep one order.
             let filling = if self.rng.random_ratio(1, 20) { 9_000 } else { self.rng.random_range(0..200) };
@@ -55,10 +58,10 @@ impl Writer {
     async fn publish(&mut self, room: usize, event: &PublishRequest) -> i64 {
         for _ in 0..TRIES {
             let Some(replica) = self.replicas.choose(&mut self.rng) else { continue };
-            match replica.publish(&self.rooms[room], event).await {
-                Ok(published) => return published.position.context("no position").must("publishing").offset,
+            match timeout(PATIENCE, replica.publish(&self.rooms[room], event)).await {
+                Ok(Ok(published)) => return published.position.context("no position").must("publishing").offset,
                 // It is down, or its answer was lost: whether the event is stored the next try finds out.
-                Err(_) => sleep(Duration::from_millis(20)).await,
+                Ok(Err(_)) | Err(_) => sleep(Duration::from_millis(20)).await,
             }
         }
         panic!("no replica took an event of writer {}", self.number);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, IntoFuture};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
 use switchboard_client::{Client, ClientOptions};
@@ -11,25 +11,33 @@ use switchboard_model::secret_text::SecretText;
 use switchboard_model::span::Span;
 
 use super::replica::Blueprint;
-use super::{Cluster, Storage, sqlite_url};
+use super::{Cluster, DATABASE_URL, Ground, Storage, sqlite_url};
 use crate::clock;
-use crate::database::TestDatabase;
+use crate::database::{Pooler, TestDatabase};
 use crate::must::Must as _;
 use crate::proxy::FaultProxy;
-
-/// The variable that says where the database is.
-const DATABASE_URL: &str = "SWITCHBOARD_DATABASE__URL";
 
 /// The variable that says where the database is for migrations and the connection that listens.
 const DIRECT_URL: &str = "SWITCHBOARD_DATABASE__DIRECT_URL";
 
+/// The variable that says how many replicas there may be.
+const REPLICAS: &str = "SWITCHBOARD_REPLICAS";
+
 /// Which database a cluster gets.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Backend {
     Postgres,
     DurablePostgres,
     OwnPostgres,
+    PooledPostgres(Direct),
     Sqlite,
+}
+
+/// Whether replicas behind a pooler know a way past it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direct {
+    Known,
+    Unknown,
 }
 
 /// A cluster to be booted; awaiting it does so. The replicas boot together on an empty database.
@@ -43,6 +51,8 @@ pub struct ClusterBuilder {
     own_env: Vec<(usize, String, String)>,
     /// Which replicas have a proxy, and which of their variables leads to it.
     proxied: BTreeMap<usize, &'static str>,
+    has_lasting_proxies: bool,
+    has_fronts: bool,
 }
 
 impl ClusterBuilder {
@@ -54,6 +64,8 @@ impl ClusterBuilder {
             env: Vec::new(),
             own_env: Vec::new(),
             proxied: BTreeMap::new(),
+            has_lasting_proxies: false,
+            has_fronts: false,
         }
     }
 
@@ -91,9 +103,22 @@ impl ClusterBuilder {
         self
     }
 
+    /// Leads every replica to its database through a proxy of its own, through all its restarts.
+    pub fn through_proxies(mut self) -> Self {
+        self.proxied.extend((0..self.size).map(|index| (index, DATABASE_URL)));
+        self.has_lasting_proxies = true;
+        self
+    }
+
     /// Leads the listening connection of one replica alone through a proxy of its own, until it is restarted.
     pub fn listens_through_proxy(mut self, index: usize) -> Self {
         self.proxied.insert(index, DIRECT_URL);
+        self
+    }
+
+    /// Puts a proxy before each replica, between it and its clients ([`Cluster::front`], [`Cluster::outside`]).
+    pub const fn fronted(mut self) -> Self {
+        self.has_fronts = true;
         self
     }
 
@@ -123,6 +148,19 @@ impl ClusterBuilder {
         self
     }
 
+    /// Puts a transaction pooler before the database, and tells the replicas of no other way. The schema is there, since
+    /// they cannot make it.
+    pub const fn pooled(mut self) -> Self {
+        self.backend = Backend::PooledPostgres(Direct::Unknown);
+        self
+    }
+
+    /// Puts a transaction pooler before the database, and tells the replicas of the way past it, too.
+    pub const fn pooled_with_direct_url(mut self) -> Self {
+        self.backend = Backend::PooledPostgres(Direct::Known);
+        self
+    }
+
     /// Runs one process on an SQLite file.
     pub const fn sqlite(mut self) -> Self {
         self.backend = Backend::Sqlite;
@@ -134,36 +172,71 @@ impl ClusterBuilder {
             panic!("name the server binary: Cluster::start(…).binary(env!(\"CARGO_BIN_EXE_switchboard\"))");
         };
         let folder = tempfile::Builder::new().prefix("switchboard-cluster-").tempdir().must("making a folder");
-        let (storage, url, replicas) = match self.backend {
-            Backend::Sqlite => {
-                assert_eq!(self.size, 1, "an SQLite file serves one process");
-                (Storage::Sqlite, sqlite_url(folder.path()), "single")
-            }
-            Backend::Postgres => on(TestDatabase::empty().await),
-            Backend::DurablePostgres => on(TestDatabase::empty_durable().await),
-            Backend::OwnPostgres => on(TestDatabase::empty_on_own_server().await),
+        let database = match self.backend {
+            Backend::Sqlite => None,
+            Backend::Postgres | Backend::PooledPostgres(Direct::Known) => Some(TestDatabase::empty().await),
+            Backend::DurablePostgres => Some(TestDatabase::empty_durable().await),
+            Backend::OwnPostgres => Some(TestDatabase::empty_on_own_server().await),
+            Backend::PooledPostgres(Direct::Unknown) => Some(TestDatabase::create().await),
         };
-        let proxies = self.start_proxies(&url).await;
+        let pooler = match (&database, self.backend) {
+            (Some(database), Backend::PooledPostgres(_)) => Some(Pooler::before(database).await),
+            _ => None,
+        };
+        let proxies = self.start_proxies(database.as_ref(), pooler.as_ref()).await;
         let key = SecretText::generate(API_KEY_PREFIX).must("making a key");
-        let mut env = vec![
-            (DATABASE_URL.to_owned(), url),
-            ("SWITCHBOARD_REPLICAS".to_owned(), replicas.to_owned()),
+        let mut env = self.env_of_storage(folder.path(), database.as_ref(), pooler.as_ref());
+        env.extend([
             ("SWITCHBOARD_BOOTSTRAP_KEY".to_owned(), key.expose().to_owned()),
             ("SWITCHBOARD_AUTH__SIGNING_KEYS".to_owned(), random_key("test:hs256:")),
             ("SWITCHBOARD_SECRETS__KEYS".to_owned(), random_key("test:")),
-        ];
+        ]);
         env.append(&mut self.env);
         // The address is replaced by that of each replica.
         let options = ClientOptions { base_url: "http://127.0.0.1".to_owned(), credential: Some(key.clone()) };
         let client = Client::new(options).must("making a client");
         let own_env = (0..self.size).map(|index| self.own_env_of(index)).collect();
         let blueprint = Blueprint { binary, env, key, client, folder: folder.path().to_owned() };
-        Cluster::boot(blueprint, storage, proxies, folder, own_env).await
+        let fronts = self.has_fronts.then(Vec::new);
+        let storage = database.map_or(Storage::Sqlite, Storage::Postgres);
+        let has_lasting_proxies = self.has_lasting_proxies;
+        let ground = Ground { proxies, has_lasting_proxies, fronts, _pooler: pooler, storage, folder: Some(folder) };
+        Cluster::boot(blueprint, ground, own_env).await
     }
 
-    async fn start_proxies(&mut self, url: &str) -> BTreeMap<usize, FaultProxy> {
+    /// Returns the variables that lead to the database.
+    fn env_of_storage(
+        &self,
+        folder: &Path,
+        database: Option<&TestDatabase>,
+        pooler: Option<&Pooler>,
+    ) -> Vec<(String, String)> {
+        let Some(database) = database else {
+            assert_eq!(self.size, 1, "an SQLite file serves one process");
+            return owned(&[(DATABASE_URL, &sqlite_url(folder)), (REPLICAS, "single")]);
+        };
+        let mut env = owned(&[(DATABASE_URL, pooler.map_or(database.url(), Pooler::url)), (REPLICAS, "multi")]);
+        if pooler.is_some() {
+            env.extend(owned(&[("SWITCHBOARD_DATABASE__POOLED", "true")]));
+        }
+        if self.backend == Backend::PooledPostgres(Direct::Known) {
+            env.extend(owned(&[(DIRECT_URL, database.url())]));
+        }
+        env
+    }
+
+    async fn start_proxies(
+        &mut self,
+        database: Option<&TestDatabase>,
+        pooler: Option<&Pooler>,
+    ) -> BTreeMap<usize, FaultProxy> {
         let mut proxies = BTreeMap::new();
         for (index, variable) in std::mem::take(&mut self.proxied) {
+            let Some(database) = database else { panic!("no connection leads to an SQLite file") };
+            let url = match pooler {
+                Some(pooler) if variable == DATABASE_URL => pooler.url(),
+                _ => database.url(),
+            };
             let proxy = FaultProxy::start(url).await;
             self.own_env.push((index, variable.to_owned(), proxy.url().to_owned()));
             proxies.insert(index, proxy);
@@ -182,9 +255,8 @@ fn random_key(prefix: &str) -> String {
     SecretText::generate(prefix).must("making a key").expose().to_owned()
 }
 
-fn on(database: TestDatabase) -> (Storage, String, &'static str) {
-    let url = database.url().to_owned();
-    (Storage::Postgres(database), url, "multi")
+fn owned(env: &[(&str, &str)]) -> Vec<(String, String)> {
+    env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 impl IntoFuture for ClusterBuilder {

@@ -16,13 +16,16 @@ use switchboard_model::ticket::{Grants, RoomPattern};
 use switchboard_model::wire::rest::TicketRequest;
 use tempfile::TempDir;
 
-use crate::database::TestDatabase;
+use crate::database::{Pooler, TestDatabase};
 use crate::eventually::wait_until;
 use crate::must::Must as _;
 use crate::proxy::FaultProxy;
 pub use builder::ClusterBuilder;
 use nix::sys::signal::Signal;
 use replica::{Blueprint, Replica};
+
+/// The variable that says where the database is.
+const DATABASE_URL: &str = "SWITCHBOARD_DATABASE__URL";
 
 /// Where the replicas keep what they know.
 #[derive(Debug)]
@@ -31,16 +34,36 @@ enum Storage {
     Sqlite,
 }
 
+/// What the replicas stand on and between. Dropped in this order: nobody uses the database when it is removed.
+#[derive(Debug)]
+struct Ground {
+    /// Between replicas and their database.
+    proxies: BTreeMap<usize, FaultProxy>,
+    /// Whether they are there for restarted replicas, too.
+    has_lasting_proxies: bool,
+    /// Between clients and each replica, if they are wanted.
+    fronts: Option<Vec<FaultProxy>>,
+    _pooler: Option<Pooler>,
+    storage: Storage,
+    folder: Option<TempDir>,
+}
+
 /// Running replicas, numbered from 0. Dropping the cluster kills them and removes the database; in a test that panics
 /// the ends of their logs are printed and the whole logs are kept.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped in this order: nobody uses the database when it is removed.
+    // Before the ground that they stand on.
     replicas: Vec<Replica>,
-    proxies: BTreeMap<usize, FaultProxy>,
-    storage: Storage,
+    ground: Ground,
     blueprint: Blueprint,
-    folder: Option<TempDir>,
+}
+
+impl Ground {
+    /// Returns the variables that a replica keeps through its restarts.
+    fn lasting_env(&self, index: usize) -> Vec<(String, String)> {
+        let proxy = self.proxies.get(&index).filter(|_| self.has_lasting_proxies);
+        proxy.map(|proxy| (DATABASE_URL.to_owned(), proxy.url().to_owned())).into_iter().collect()
+    }
 }
 
 impl Cluster {
@@ -49,21 +72,23 @@ impl Cluster {
         ClusterBuilder::new(size)
     }
 
-    async fn boot(
-        blueprint: Blueprint,
-        storage: Storage,
-        proxies: BTreeMap<usize, FaultProxy>,
-        folder: TempDir,
-        envs: Vec<Vec<(String, String)>>,
-    ) -> Self {
-        let mut cluster = Self { replicas: Vec::new(), proxies, storage, blueprint, folder: Some(folder) };
+    async fn boot(blueprint: Blueprint, ground: Ground, envs: Vec<Vec<(String, String)>>) -> Self {
+        let mut cluster = Self { replicas: Vec::new(), ground, blueprint };
         for env in envs {
             cluster.spawn(env);
         }
-        for replica in &mut cluster.replicas {
-            replica.ready(&cluster.blueprint).await;
+        for index in 0..cluster.size() {
+            cluster.became_ready(index).await;
         }
         cluster
+    }
+
+    /// Waits until a new replica is ready, and puts a proxy before it if there are such.
+    async fn became_ready(&mut self, index: usize) {
+        self.replicas[index].ready(&self.blueprint).await;
+        if let Some(fronts) = &mut self.ground.fronts {
+            fronts.push(FaultProxy::before(self.replicas[index].client().base_url()).await);
+        }
     }
 
     /// Returns how many replicas there are, including those that have ended.
@@ -109,7 +134,7 @@ impl Cluster {
     /// Panics for a cluster on SQLite.
     #[must_use]
     pub fn database(&self) -> &TestDatabase {
-        match &self.storage {
+        match &self.ground.storage {
             Storage::Postgres(database) => database,
             Storage::Sqlite => panic!("this cluster has no PostgreSQL database"),
         }
@@ -121,7 +146,7 @@ impl Cluster {
     /// Panics for a cluster on SQLite.
     #[must_use]
     pub fn database_mut(&mut self) -> &mut TestDatabase {
-        match &mut self.storage {
+        match &mut self.ground.storage {
             Storage::Postgres(database) => database,
             Storage::Sqlite => panic!("this cluster has no PostgreSQL database"),
         }
@@ -133,13 +158,38 @@ impl Cluster {
     /// Panics when the replica was not booted behind one.
     #[must_use]
     pub fn proxy(&self, index: usize) -> &FaultProxy {
-        &self.proxies[&index]
+        &self.ground.proxies[&index]
+    }
+
+    /// Returns the proxy between clients and a replica.
+    ///
+    /// # Panics
+    /// Panics when the cluster has no such proxies.
+    #[must_use]
+    pub fn front(&self, index: usize) -> &FaultProxy {
+        let fronts = self.ground.fronts.as_ref().unwrap_or_else(|| panic!("there are no proxies before the replicas"));
+        &fronts[index]
+    }
+
+    /// Returns a client of one replica through the proxy before it, with a key that may do everything.
+    ///
+    /// # Panics
+    /// Panics when the cluster has no such proxies.
+    #[must_use]
+    pub fn outside(&self, index: usize) -> Client {
+        self.client(index).at(self.front(index).url()).must("making a client")
     }
 
     /// Returns everything that a replica has written since its first boot.
     #[must_use]
     pub fn logs(&self, index: usize) -> String {
         self.replicas[index].log().text()
+    }
+
+    /// Returns the name of a replica, with which its identity begins at each boot.
+    #[must_use]
+    pub fn name(&self, index: usize) -> &str {
+        self.replicas[index].name()
     }
 
     /// Returns the process id of a replica that has not ended.
@@ -212,20 +262,34 @@ impl Cluster {
     /// Panics when it does not become ready.
     pub async fn add_with(&mut self, env: &[(&str, &str)]) -> usize {
         let index = self.spawn(env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect());
-        self.replicas[index].ready(&self.blueprint).await;
+        self.became_ready(index).await;
         index
     }
 
     /// Boots a replica again on its address, after killing it if it still runs, and waits until it is ready. Variables
-    /// that it alone had are gone, so that a fail point does not strike twice.
+    /// that it alone had are gone, so that a fail point does not strike twice; a lasting proxy stays.
     ///
     /// # Panics
     /// Panics when it does not become ready.
     pub async fn restart(&mut self, index: usize) {
+        let env = self.ground.lasting_env(index);
         let replica = &mut self.replicas[index];
         replica.end();
-        replica.spawn(&self.blueprint, &[]);
+        replica.spawn(&self.blueprint, &env);
         replica.ready(&self.blueprint).await;
+    }
+
+    /// Replaces each replica in turn, as a rollout does: asks it to stop, waits until it has, and boots it again on its
+    /// address.
+    ///
+    /// # Panics
+    /// Panics when one does not stop in order or does not become ready.
+    pub async fn roll(&mut self) {
+        for index in 0..self.size() {
+            let status = self.stop(index).await;
+            assert!(status.success(), "replica {} stopped with {status}", self.replicas[index].name());
+            self.restart(index).await;
+        }
     }
 
     /// Lets the runs end that call the function `test.gate`, those that begin from here on too.
@@ -254,19 +318,18 @@ impl Cluster {
         client.connect(options).await.must("opening a socket")
     }
 
-    /// Opens a resuming socket of a user over all replicas; it may join and publish everywhere.
+    /// Opens a resuming socket of a user over all replicas, through the proxies before them if there are such; it may join
+    /// and publish everywhere.
     ///
     /// # Panics
     /// Panics when that is refused.
     #[must_use]
     pub fn resuming_socket(&self, user: &str) -> ResumingSocket {
-        let request = request(user, everywhere());
-        let tickets = move |replica: Client| {
-            let request = request.clone();
-            async move { replica.mint_ticket(&request).await }
+        let base_urls = match &self.ground.fronts {
+            Some(fronts) => fronts.iter().map(|front| front.url().to_owned()).collect(),
+            None => self.base_urls(),
         };
-        let tickets: std::sync::Arc<dyn TicketSource> = std::sync::Arc::new(tickets);
-        self.client(0).resume(ResumeOptions { base_urls: self.base_urls(), tickets }).must("opening a resuming socket")
+        resuming(self.client(0), base_urls, user)
     }
 
     fn spawn(&mut self, env: Vec<(String, String)>) -> usize {
@@ -285,7 +348,7 @@ impl Drop for Cluster {
             for replica in &self.replicas {
                 eprintln!("--- the end of the log of replica {}\n{}", replica.name(), replica.log().tail());
             }
-            if let Some(folder) = self.folder.take() {
+            if let Some(folder) = self.ground.folder.take() {
                 eprintln!("--- the whole logs are in {}", folder.keep().display());
             }
         }
@@ -300,6 +363,17 @@ pub(crate) fn everywhere() -> Grants {
 pub(crate) fn request(user: &str, grants: Grants) -> TicketRequest {
     let user_id: UserId = user.parse().must("reading a user id");
     TicketRequest { user_id: Some(user_id), origin: None, grants }
+}
+
+/// Opens a resuming socket of a user over replicas; it may join and publish everywhere.
+pub(crate) fn resuming(client: &Client, base_urls: Vec<String>, user: &str) -> ResumingSocket {
+    let request = request(user, everywhere());
+    let tickets = move |replica: Client| {
+        let request = request.clone();
+        async move { replica.mint_ticket(&request).await }
+    };
+    let tickets: std::sync::Arc<dyn TicketSource> = std::sync::Arc::new(tickets);
+    client.resume(ResumeOptions { base_urls, tickets }).must("opening a resuming socket")
 }
 
 async fn ticket(client: &Client, request: &TicketRequest) -> SecretText {

@@ -1,5 +1,6 @@
 //! Fresh databases on a real PostgreSQL server, each for one test and gone after it.
 
+mod pooler;
 mod server;
 mod template;
 
@@ -12,6 +13,7 @@ use switchboard_model::Timestamp;
 use switchboard_testkit_postgres::{Durability, PostgresServer};
 
 use crate::must::Must as _;
+pub use pooler::Pooler;
 
 /// A database of its own. Dropping it removes the database, whoever is connected.
 #[derive(Debug)]
@@ -86,10 +88,30 @@ impl TestDatabase {
     /// # Panics
     /// Panics when the server is not this database's own.
     pub fn restart_server(&mut self) {
+        self.own_server().restart().must("restarting PostgreSQL");
+    }
+
+    /// Lets all processes of the server stand still, as on a machine that hangs.
+    ///
+    /// # Panics
+    /// Panics when the server is not this database's own.
+    pub fn pause_server(&mut self) {
+        self.own_server().pause().must("pausing PostgreSQL");
+    }
+
+    /// Lets a paused server go on.
+    ///
+    /// # Panics
+    /// Panics when the server is not this database's own.
+    pub fn resume_server(&mut self) {
+        self.own_server().resume().must("resuming PostgreSQL");
+    }
+
+    fn own_server(&mut self) -> &mut PostgresServer {
         let Some(server) = Arc::get_mut(&mut self.server) else {
             panic!("other databases are on this server");
         };
-        server.restart().must("restarting PostgreSQL");
+        server
     }
 
     /// Executes a statement, such as one that takes a table away.

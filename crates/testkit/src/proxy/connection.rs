@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use super::frames::Frame;
 use super::gate::Verdict;
-use super::{Direction, Ending, Shared, Traffic};
+use super::{Direction, Ending, Protocol, Shared, Traffic};
 
 /// Why nothing passes any more.
 enum End {
@@ -29,16 +29,21 @@ pub(super) async fn serve(mut client: TcpStream, shared: &Shared) -> Result<()> 
     let mut ends = shared.ends.subscribe();
     ends.mark_unchanged();
     client.set_nodelay(true)?;
-    if *shared.traffic.borrow() == Traffic::Swallowed {
+    if matches!(*shared.traffic.borrow(), Traffic::Swallowed | Traffic::Dropped(_)) {
         return swallow(&mut client).await;
     }
-    let first = Frame::read_first(&mut client).await?;
+    let first = match shared.protocol {
+        Protocol::Postgres => Some(Frame::read_first(&mut client).await?),
+        Protocol::Bytes => None,
+    };
     let mut server = TcpStream::connect(&shared.server).await?;
     server.set_nodelay(true)?;
-    server.write_all(first.bytes()).await?;
+    if let Some(first) = &first {
+        server.write_all(first.bytes()).await?;
+    }
 
     let ((client_in, client_out), (server_in, server_out)) = (client.into_split(), server.into_split());
-    let has_started = AtomicBool::new(false);
+    let has_started = AtomicBool::new(first.is_none());
     let mut to_server = Pipe::new(shared, Direction::ToServer, client_in, server_out);
     let mut to_client = Pipe::new(shared, Direction::ToClient, server_in, client_out);
     let end = tokio::select! {
@@ -105,15 +110,18 @@ impl<'s> Pipe<'s> {
 
     /// Carries messages; those that `is_counted` refuses belong to the start-up.
     async fn carry(&mut self, is_counted: impl Fn(&Frame) -> bool) -> Result<End> {
-        while let Some(frame) = Frame::read(&mut self.from).await? {
+        // Once something is lost, nothing that follows makes sense to the receiver.
+        let mut is_deaf = false;
+        while let Some(frame) = Frame::read(self.shared.protocol, &mut self.from).await? {
             let is_exchange = frame.is_exchange(self.direction);
             let traffic = *self.shared.traffic.borrow();
+            is_deaf = is_deaf || traffic.loses(self.direction);
             match traffic {
-                Traffic::Flows => {}
-                Traffic::Delayed(delay) if is_exchange => sleep(delay).await,
-                Traffic::Delayed(_) => {}
-                Traffic::Throttled(rate) => sleep(time_of(frame.bytes().len(), rate)).await,
                 Traffic::Swallowed => return Ok(End::Silence),
+                _ if is_deaf => continue,
+                Traffic::Delayed(delay) if is_exchange => sleep(delay).await,
+                Traffic::Throttled(rate) => sleep(time_of(frame.bytes().len(), rate)).await,
+                Traffic::Flows | Traffic::Delayed(_) | Traffic::Dropped(_) => {}
             }
             let verdict = if is_counted(&frame) {
                 self.shared.gate.pass(self.direction, frame.bytes().len(), is_exchange)
@@ -128,6 +136,9 @@ impl<'s> Pipe<'s> {
                 }
             }
         }
+        // Nor does the receiver learn of the end, before something can go its way again.
+        let mut traffic = self.shared.traffic.subscribe();
+        traffic.wait_for(|traffic| !traffic.loses(self.direction)).await.map_err(Error::other)?;
         Ok(End::Closed)
     }
 }

@@ -1,8 +1,8 @@
-//! A TCP proxy before PostgreSQL that fails on demand, as networks do.
+//! A TCP proxy before PostgreSQL, or before a replica, that fails on demand, as networks do.
 //!
-//! It understands just as much of the protocol as it takes to count what passes, so that a connection can die exactly
-//! before a COMMIT reaches the server, or after it was executed and before the answer returns. It knows nothing of
-//! what the statements say.
+//! Of the protocol of PostgreSQL it understands just as much as it takes to count what passes, so that a connection can
+//! die exactly before a COMMIT reaches the server, or after it was executed and before the answer returns. It knows
+//! nothing of what the statements say, and nothing at all of what passes to a replica.
 
 mod connection;
 mod frames;
@@ -12,7 +12,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use sqlx::ConnectOptions as _;
 use sqlx::postgres::PgConnectOptions;
 use tokio::net::{TcpListener, TcpStream};
@@ -36,6 +35,18 @@ pub enum Traffic {
     /// Not at all: connections are accepted and everything is swallowed. A connection that has lost something stays
     /// silent afterwards, until its client closes it; the server learns nothing before the traffic flows again.
     Swallowed,
+    /// One way only: connections are half-open. Whoever sends the other way is not told, and new connections come to
+    /// nothing. What holds for a connection that has lost something is as with [`Traffic::Swallowed`], this way.
+    Dropped(Direction),
+}
+
+/// What the messages are that pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// Those of PostgreSQL.
+    Postgres,
+    /// Whatever arrives together; each is an exchange of its own.
+    Bytes,
 }
 
 /// A way through the proxy.
@@ -47,7 +58,8 @@ pub enum Direction {
     ToClient,
 }
 
-/// What is counted, from the end of the start-up of each connection on.
+/// What is counted, from the end of the start-up of each connection on. Before a replica every piece that arrives is both
+/// a message and an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Bytes.
@@ -84,6 +96,7 @@ pub struct Cut {
 #[derive(Debug)]
 struct Shared {
     server: String,
+    protocol: Protocol,
     gate: Gate,
     traffic: watch::Sender<Traffic>,
     ends: watch::Sender<Option<Ending>>,
@@ -98,33 +111,36 @@ pub struct FaultProxy {
     shared: Arc<Shared>,
 }
 
+impl Traffic {
+    /// Tells whether what goes this way is lost.
+    fn loses(self, way: Direction) -> bool {
+        self == Self::Swallowed || self == Self::Dropped(way)
+    }
+}
+
 impl FaultProxy {
     /// Starts a proxy before the server of a database URL.
     ///
     /// # Panics
     /// Panics when the URL cannot be read or no port can be had.
     pub async fn start(url: &str) -> Self {
-        Self::bind(url).await.must("starting a proxy")
+        let options: PgConnectOptions = url.parse().must("reading the URL of a database");
+        let server = format!("{}:{}", options.get_host(), options.get_port());
+        let (shared, address) = bind(server, Protocol::Postgres).await.must("starting a proxy");
+        Self { url: through(options, address), shared }
     }
 
-    async fn bind(url: &str) -> anyhow::Result<Self> {
-        let options: PgConnectOptions = url.parse().context("the URL of the database cannot be read")?;
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let address = listener.local_addr()?;
-        let shared = Arc::new(Shared {
-            server: format!("{}:{}", options.get_host(), options.get_port()),
-            gate: Gate::default(),
-            traffic: watch::Sender::default(),
-            ends: watch::Sender::default(),
-            tracker: TaskTracker::new(),
-            stop: CancellationToken::new(),
-        });
-        let accepting = accept(listener, Arc::clone(&shared));
-        shared.tracker.spawn(async move { accepting.await.unwrap_or_else(|error| panic!("the proxy ended: {error}")) });
-        Ok(Self { url: through(options, address), shared })
+    /// Starts a proxy before a replica, which is found by its address, such as `http://127.0.0.1:8080`.
+    ///
+    /// # Panics
+    /// Panics when no port can be had.
+    pub async fn before(base_url: &str) -> Self {
+        let server = base_url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+        let (shared, address) = bind(server, Protocol::Bytes).await.must("starting a proxy");
+        Self { url: format!("http://{address}"), shared }
     }
 
-    /// Returns the URL of the database behind the proxy.
+    /// Returns the URL of the database or the replica behind the proxy, through it.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -167,6 +183,24 @@ impl Drop for FaultProxy {
     fn drop(&mut self) {
         self.shared.stop.cancel();
     }
+}
+
+/// Takes a port and serves what comes to it.
+async fn bind(server: String, protocol: Protocol) -> std::io::Result<(Arc<Shared>, SocketAddr)> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    let address = listener.local_addr()?;
+    let shared = Arc::new(Shared {
+        server,
+        protocol,
+        gate: Gate::default(),
+        traffic: watch::Sender::default(),
+        ends: watch::Sender::default(),
+        tracker: TaskTracker::new(),
+        stop: CancellationToken::new(),
+    });
+    let accepting = accept(listener, Arc::clone(&shared));
+    shared.tracker.spawn(async move { accepting.await.unwrap_or_else(|error| panic!("the proxy ended: {error}")) });
+    Ok((shared, address))
 }
 
 /// Leads a URL to the proxy, which carries no encryption.

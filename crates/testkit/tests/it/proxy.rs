@@ -1,11 +1,14 @@
-//! The proxy before PostgreSQL fails as it is told, and not otherwise.
+//! The proxy before PostgreSQL and before replicas fails as it is told, and not otherwise.
 
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Executor as _};
-use switchboard_testkit::TestDatabase;
 use switchboard_testkit::proxy::{Cut, Direction, Ending, FaultProxy, Traffic, Unit};
+use switchboard_testkit::{TestDatabase, wait_until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 struct Bed {
@@ -100,4 +103,78 @@ async fn traffic_is_slowed_down() {
         connection.ping().await.unwrap();
         assert!(started.elapsed() >= Duration::from_millis(40), "{traffic:?}: {:?}", started.elapsed());
     }
+}
+
+#[tokio::test]
+async fn a_half_open_connection_loses_one_way_only() {
+    let bed = Bed::new().await;
+    let insert = "INSERT INTO public.numbers VALUES (1)";
+    let silence = Duration::from_millis(100);
+    let (mut deaf, mut mute) = (bed.connect().await, bed.connect().await);
+    bed.proxy.set(Traffic::Dropped(Direction::ToClient));
+    timeout(silence, deaf.execute(insert)).await.unwrap_err();
+    wait_until("the row of a client that hears nothing", async || (bed.count().await == 1).then_some(())).await;
+    bed.proxy.set(Traffic::Dropped(Direction::ToServer));
+    timeout(silence, mute.execute(insert)).await.unwrap_err();
+    bed.proxy.set(Traffic::Flows);
+    timeout(silence, mute.ping()).await.unwrap_err();
+    assert_eq!(bed.count().await, 1, "the other one was never heard");
+    bed.connect().await.ping().await.unwrap();
+}
+
+/// A server that gives back what it gets, as a stand-in for a replica.
+async fn echo() -> (JoinSet<()>, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((mut connection, _)) = listener.accept().await {
+            connections.spawn(async move {
+                let (mut from, mut to) = connection.split();
+                let _ = copy(&mut from, &mut to).await;
+            });
+        }
+    });
+    (tasks, url)
+}
+
+/// Sends a word and waits for it.
+async fn said(connection: &mut TcpStream, word: &[u8]) -> std::io::Result<Vec<u8>> {
+    connection.write_all(word).await?;
+    let mut answer = vec![0; word.len()];
+    connection.read_exact(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test]
+async fn what_passes_to_a_replica_is_cut_and_lost_and_late_just_so() {
+    let (_server, url) = echo().await;
+    let proxy = FaultProxy::before(&url).await;
+    let connect = async || TcpStream::connect(proxy.url().trim_start_matches("http://")).await.unwrap();
+    let silence = Duration::from_millis(100);
+    let mut connection = connect().await;
+    assert_eq!(said(&mut connection, b"hello").await.unwrap(), b"hello");
+    proxy.set(Traffic::Delayed(Duration::from_millis(20)));
+    let started = Instant::now();
+    assert_eq!(said(&mut connection, b"slow").await.unwrap(), b"slow");
+    assert!(started.elapsed() >= Duration::from_millis(40), "{:?}", started.elapsed());
+    for lost in [Traffic::Swallowed, Traffic::Dropped(Direction::ToServer), Traffic::Dropped(Direction::ToClient)] {
+        proxy.set(Traffic::Flows);
+        let mut lossy = connect().await;
+        assert_eq!(said(&mut lossy, b"before").await.unwrap(), b"before");
+        proxy.set(lost);
+        timeout(silence, said(&mut lossy, b"lost")).await.unwrap_err();
+        timeout(silence, said(&mut connect().await, b"new")).await.unwrap_err();
+        proxy.set(Traffic::Flows);
+        timeout(silence, said(&mut lossy, b"after")).await.unwrap_err();
+        assert_eq!(said(&mut connection, b"idle").await.unwrap(), b"idle");
+    }
+    proxy.cut(Cut { direction: Direction::ToClient, unit: Unit::Byte, after: 3, ending: Ending::Close });
+    assert!(said(&mut connection, b"hello").await.is_err());
+    let mut connection = connect().await;
+    assert_eq!(said(&mut connection, b"another").await.unwrap(), b"another");
+    proxy.end_all(Ending::Reset);
+    assert!(said(&mut connection, b"hello").await.is_err());
+    assert_eq!(said(&mut connect().await, b"again").await.unwrap(), b"again");
 }

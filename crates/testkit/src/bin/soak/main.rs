@@ -9,8 +9,11 @@ mod realtime;
 mod sign_in;
 mod slow_readers;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+
+use switchboard_testkit::{Chaos, Cluster, Restarts, Rolling};
 
 /// Returns the median of samples.
 fn median(samples: &mut [Duration]) -> Duration {
@@ -42,8 +45,33 @@ async fn main() -> ExitCode {
             let (Some(holds), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
             verdict(leases::soak(server.as_ref(), usize::try_from(holds).unwrap(), seed).await)
         }
+        "chaos" => {
+            let mut numbers = arguments.map_while(|number| number.parse().ok());
+            let (Some(minutes), Some(seed)) = (numbers.next(), numbers.next()) else { return usage() };
+            let report = Chaos { duration: Duration::from_secs(minutes * 60), seed }.run(server.as_ref()).await;
+            println!("{report}");
+            verdict(report.violations.is_empty())
+        }
+        "rolling" => verdict(rolling(server.as_ref()).await),
+        "restarts" => verdict(restarts(server.as_ref()).await),
         _ => usage(),
     }
+}
+
+/// Replaces three replicas, three times each, under a thousand sockets and fifty streams.
+async fn rolling(server: &Path) -> bool {
+    let mut cluster = Rolling::cluster(Cluster::start(3).binary(server)).durable().await;
+    let report = Rolling { sockets: 1_000, streams: 50, rounds: 3 }.run(&mut cluster).await;
+    println!("{report}");
+    report.violations.is_empty()
+}
+
+/// Crashes the database of three replicas twenty times within ten minutes.
+async fn restarts(server: &Path) -> bool {
+    let mut cluster = Cluster::start(3).binary(server).own_server().await;
+    let report = Restarts { count: 20, period: Duration::from_secs(30) }.run(&mut cluster).await;
+    println!("{report}");
+    report.violations.is_empty()
 }
 
 const fn verdict(holds: bool) -> ExitCode {
@@ -52,8 +80,8 @@ const fn verdict(holds: bool) -> ExitCode {
 
 fn usage() -> ExitCode {
     eprintln!(
-        "usage: switchboard-soak sign-in SERVER | realtime SERVER MINUTES SEED | slow-readers SERVER MINUTES
-       | leases SERVER HOLDS SEED"
+        "usage: switchboard-soak sign-in|rolling|restarts SERVER | realtime|chaos SERVER MINUTES SEED
+       | slow-readers SERVER MINUTES | leases SERVER HOLDS SEED"
     );
     ExitCode::FAILURE
 }
