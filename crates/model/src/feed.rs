@@ -58,7 +58,7 @@ pub enum SignalKind {
 
 impl SignalKind {
     /// Every kind.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::RoomEvents,
         Self::RoomChanged,
         Self::Ephemeral,
