@@ -14,8 +14,13 @@ use rand::rand_core::OsError;
 use switchboard_model::secret_text::SecretText;
 use uuid::Uuid;
 
+use crate::auth::check_value;
+
 /// The form of sealed values that is written.
 const VERSION: u8 = 1;
+
+/// What the check values of keys are derived under.
+const CHECK_LABEL: &[u8] = b"switchboard sealing key check";
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
@@ -75,6 +80,7 @@ pub enum SealError {
 
 struct SealingKey {
     id: String,
+    check: String,
     cipher: XChaCha20Poly1305,
 }
 
@@ -109,6 +115,12 @@ impl Sealer {
             return Err(SealingKeyError::Malformed { position: 1 });
         }
         SecretText::generate(&format!("{id}:")).map_err(|_| SealingKeyError::NoRandomness)
+    }
+
+    /// Returns each id with a value that is equal on two replicas exactly when their keys are, and that tells
+    /// nothing about the key.
+    pub fn check_values(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.keys.iter().map(|key| (key.id.as_str(), key.check.as_str()))
     }
 
     /// Encrypts a value for the place where it will be stored.
@@ -155,7 +167,11 @@ impl SealingKey {
         let (id, encoded) = text.trim().split_once(':')?;
         let bytes = URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('=')).ok()?;
         let bytes: [u8; KEY_BYTES] = bytes.try_into().ok()?;
-        is_key_id(id).then(|| Self { id: id.to_owned(), cipher: XChaCha20Poly1305::new(&bytes.into()) })
+        is_key_id(id).then(|| Self {
+            id: id.to_owned(),
+            check: check_value(&bytes, CHECK_LABEL, id),
+            cipher: XChaCha20Poly1305::new(&bytes.into()),
+        })
     }
 }
 

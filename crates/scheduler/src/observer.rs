@@ -21,6 +21,9 @@ use crate::wake::Wake;
 /// How often runs are looked at that wait for a permit or a rate limit.
 const WAITING_CHECK: Duration = Duration::from_secs(5);
 
+/// How soon a pool that this replica does not serve is looked at after a run was queued in it.
+const COVERAGE_CHECK: Duration = Duration::from_secs(2);
+
 /// The wake-ups of the loops and what else they tell each other.
 #[derive(Debug)]
 pub(crate) struct Wakes {
@@ -28,6 +31,7 @@ pub(crate) struct Wakes {
     pub(crate) promote: Wake,
     pub(crate) recover: Wake,
     pub(crate) relay: Wake,
+    pub(crate) coverage: Wake,
     pub(crate) dispatch: Wake,
     pub(crate) heartbeat: Wake,
     /// Those who wait for runs of external workers.
@@ -49,6 +53,7 @@ impl Default for Wakes {
             promote: Wake::default(),
             recover: Wake::default(),
             relay: Wake::default(),
+            coverage: Wake::default(),
             dispatch: Wake::default(),
             heartbeat: Wake::default(),
             pulls: PullWakes::default(),
@@ -107,8 +112,12 @@ impl SchedulerObserver {
                 self.wakes.pulls.queued(&signal.key);
                 if self.pools.iter().any(|pool| pool.as_str() == signal.key) {
                     self.wakes.dispatch.now();
+                } else {
+                    // Somebody else may serve it; those who do have started the runs by then.
+                    self.wakes.coverage.at(Instant::now() + COVERAGE_CHECK);
                 }
             }
+            SignalKind::InstanceChanged => self.wakes.coverage.now(),
             SignalKind::RunCancelled => {
                 self.wakes.cancels.fetch_add(1, Ordering::SeqCst);
                 if signal.key.parse().is_ok_and(|run| self.held.holds(run)) {
@@ -129,8 +138,8 @@ impl SchedulerObserver {
     fn wake_all(&self) {
         let wakes = &self.wakes;
         wakes.settings_changed.store(true, Ordering::SeqCst);
-        let Wakes { fire, promote, recover, relay, dispatch, heartbeat, .. } = &**wakes;
-        for wake in [fire, promote, recover, relay, dispatch, heartbeat] {
+        let Wakes { fire, promote, recover, relay, coverage, dispatch, heartbeat, .. } = &**wakes;
+        for wake in [fire, promote, recover, relay, coverage, dispatch, heartbeat] {
             wake.now();
         }
         wakes.pulls.all();
@@ -178,6 +187,7 @@ mod tests {
             ('p', &wakes.promote),
             ('r', &wakes.recover),
             ('o', &wakes.relay),
+            ('c', &wakes.coverage),
             ('d', &wakes.dispatch),
             ('h', &wakes.heartbeat),
         ] {
@@ -225,6 +235,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn coverage_is_looked_at_when_replicas_change_and_soon_after_runs_of_other_pools() {
+        let observer = observer();
+        observer.observe(&signal(SignalKind::InstanceChanged, "other-1"));
+        assert_eq!(woken(&observer).await, "c");
+        let start = Instant::now();
+        observer.observe(&signal(SignalKind::PoolQueued, "light"));
+        observer.wakes.coverage.due().await;
+        assert_eq!(start.elapsed(), COVERAGE_CHECK);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_cancel_request_renews_at_once_if_the_run_is_held() {
         let observer = observer();
         let id = RunId::new();
@@ -267,6 +288,6 @@ mod tests {
         assert_eq!(woken(&observer).await, "fd");
         observer.observe(&Tick { resync: true, ..tick() });
         assert!(observer.wakes.settings_changed.load(Ordering::SeqCst));
-        assert_eq!(woken(&observer).await, "fprodh");
+        assert_eq!(woken(&observer).await, "fprocdh");
     }
 }

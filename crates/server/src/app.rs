@@ -11,7 +11,7 @@ use switchboard_http::{Api, AuthOptions, ExternalIssuer, ExternalKeys, HttpOptio
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
-use switchboard_model::instance::{NewInstance, Role};
+use switchboard_model::instance::NewInstance;
 use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
@@ -29,6 +29,7 @@ use crate::keys::Keys;
 use crate::listen::{self, Bounds, Edge};
 use crate::membership::Membership;
 use crate::outbound::{Outbound, Policy};
+use crate::placement::{self, Surface};
 
 /// The phases of a stop, in the order in which they are cancelled.
 #[derive(Clone, Default)]
@@ -89,6 +90,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let instance = InstanceId::boot(&config.instance.name);
     let database = Database::of(config, instance.clone())?;
     let keys = Keys::load(config, &database)?;
+    let key_check = keys.check().to_text();
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
 
@@ -114,6 +116,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         roles: config.roles.clone(),
         pools: config.pools.clone(),
         pool_size: config.database.pool_size,
+        key_check,
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
     let observers: Vec<Arc<dyn FeedObserver>> = vec![
@@ -270,7 +273,10 @@ async fn listen(config: &Config, api: Api, trackers: &Trackers, stop: &StopToken
         tracker: trackers.edge.clone(),
         stop: stop.edge.clone(),
     };
-    let main = if config.roles.contains(&Role::Api) { switchboard_http::router(api) } else { probes.clone() };
+    let main = match placement::place(&config.roles, &config.pools).surface {
+        Surface::Everything => switchboard_http::router(api),
+        Surface::Probes => probes.clone(),
+    };
     let address = listen::listen(config.server.bind, main, edge.clone()).await?;
     if let Some(bind) = config.server.metrics_bind {
         listen::listen(bind, probes, edge).await?;

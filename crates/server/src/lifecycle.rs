@@ -40,10 +40,10 @@ impl StopSignals {
 /// Serves until a signal comes, then drains. A second signal ends the process at once.
 pub(crate) async fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let mut signals = StopSignals::new()?;
+    let prometheus = telemetry::start_metrics()?;
     if let Err(code) = check::at_boot(&config).await? {
         return Ok(code);
     }
-    let prometheus = telemetry::start_metrics()?;
     let app = tokio::select! {
         app = app::start(&config, prometheus) => app?,
         () = signals.next() => return Ok(ExitCode::from(FORCED)),

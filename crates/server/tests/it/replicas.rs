@@ -9,6 +9,8 @@ use switchboard_model::run::{Run, RunState};
 use switchboard_model::ticket::Grants;
 use switchboard_model::wire::op::Since;
 use switchboard_testkit::{Cluster, Signal, ledger, wait_until};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::fixtures::{
     cluster, create_room, create_task, ended, event, event_task, gated_task, next_event, next_events, room, runs,
@@ -75,7 +77,7 @@ async fn both_replicas_execute() {
 }
 
 /// Asks for a socket by a ticket and returns the status of the answer.
-async fn upgrade_status(url: String, ticket: &str) -> u16 {
+pub(crate) async fn upgrade_status(url: String, ticket: &str) -> u16 {
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let mut connection = TcpStream::connect(address).await.unwrap();
     let request = format!(
