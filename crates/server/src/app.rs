@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::actions::{EventRunner, HttpRunner, StreamedOutput, system_functions};
+use crate::check;
 use crate::config::{Config, TestClock};
 use crate::database::Database;
 use crate::keys::Keys;
@@ -90,7 +91,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let instance = InstanceId::boot(&config.instance.name);
     let database = Database::of(config, instance.clone())?;
     let keys = Keys::load(config, &database)?;
-    let key_check = keys.check().to_text();
+    let key_check = keys.check();
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
 
@@ -116,9 +117,13 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         roles: config.roles.clone(),
         pools: config.pools.clone(),
         pool_size: config.database.pool_size,
-        key_check,
+        key_check: key_check.to_text(),
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
+    if let Err(refusal) = check::after_joining(config, &key_check, &stores).await {
+        membership.leave().await;
+        return Err(refusal);
+    }
     let observers: Vec<Arc<dyn FeedObserver>> = vec![
         Arc::clone(&hub) as Arc<dyn FeedObserver>,
         Arc::clone(&calls) as Arc<dyn FeedObserver>,
@@ -273,7 +278,11 @@ async fn listen(config: &Config, api: Api, trackers: &Trackers, stop: &StopToken
         tracker: trackers.edge.clone(),
         stop: stop.edge.clone(),
     };
-    let main = match placement::place(&config.roles, &config.pools).surface {
+    let placement = placement::place(&config.roles, &config.pools);
+    for each in placement.loops {
+        tracing::debug!(name = each.name(), exclusivity = ?each.exclusivity(), "a loop runs here");
+    }
+    let main = match placement.surface {
         Surface::Everything => switchboard_http::router(api),
         Surface::Probes => probes.clone(),
     };

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use metrics::{describe_gauge, gauge};
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
+use switchboard_store_api::Stores;
 use switchboard_store_pg::PgOptions;
 use switchboard_store_sqlite::SqliteOptions;
 
@@ -19,6 +20,7 @@ use self::finding::{Finding, Level, worst};
 use crate::cli::CheckOptions;
 use crate::config::{Config, Replicas};
 use crate::database::Database;
+use crate::key_check::KeyCheck;
 use crate::keys::Keys;
 use crate::output::Form;
 
@@ -71,6 +73,27 @@ pub(crate) async fn at_boot(config: &Config) -> anyhow::Result<Result<(), ExitCo
             Err(ExitCode::from(code))
         }
     })
+}
+
+/// A boot that was refused after the replica had joined; the exit code says why.
+#[derive(Debug, thiserror::Error)]
+#[error("refusing to boot, since strict is set: {detail}")]
+pub(crate) struct Refusal {
+    detail: String,
+    pub(crate) code: u8,
+}
+
+/// Compares the keys again under `strict`, once this replica is listed: of two that boot together, neither of which the
+/// check of the other could see, at least one sees the other now.
+pub(crate) async fn after_joining(config: &Config, own: &KeyCheck, stores: &Stores) -> anyhow::Result<()> {
+    if !config.strict || config.replicas == Replicas::Single {
+        return Ok(());
+    }
+    let finding = judge::keys(own, &stores.instances.list().await?);
+    if finding.level < Level::Unsafe {
+        return Ok(());
+    }
+    Err(Refusal { detail: finding.detail, code: finding.topic.exit_code() }.into())
 }
 
 async fn findings(config: &Config) -> anyhow::Result<Vec<Finding>> {

@@ -96,7 +96,7 @@ fn rows(register: &Source) -> (BTreeMap<&str, usize>, Vec<Finding>) {
     (rows, findings)
 }
 
-/// Finds what a file keeps in memory: `Type.field`, `Type.0` for a tuple, `static NAME` and `type Name`.
+/// Finds what a file keeps in memory: `Type.field`, `Type.0` of a tuple, `Type.Variant`, `static NAME`, `type Name`.
 fn kept(source: &Source) -> Vec<(usize, String)> {
     let lines: Vec<(usize, &str)> = source.product_lines().collect();
     let (mut found, mut owner) = (Vec::new(), None);
@@ -114,9 +114,15 @@ fn kept(source: &Source) -> Vec<(usize, String)> {
                 }
                 _ => owner = declared.ends_with('{').then_some(name),
             }
+        } else if let Some(declared) = item.strip_prefix("enum ") {
+            owner = declared.ends_with('{').then(|| first_word(declared));
         } else if let Some((kind, declared)) = named_item(item) {
             if is_kept(&whole(&lines[index..], declared)) {
                 found.push((*line, format!("{kind} {}", first_word(declared))));
+            }
+        } else if let (Some(owner), Some((variant, fields))) = (owner, variant(item)) {
+            if is_kept(fields) {
+                found.push((*line, format!("{owner}.{variant}")));
             }
         } else if let (Some(owner), Some((field, _))) = (owner, item.split_once(": ")) {
             let is_field = field.chars().all(|letter| letter.is_alphanumeric() || letter == '_');
@@ -131,6 +137,12 @@ fn kept(source: &Source) -> Vec<(usize, String)> {
 fn named_item(item: &str) -> Option<(&'static str, &str)> {
     let of = |kind: &'static str| item.strip_prefix(kind)?.strip_prefix(' ').map(|declared| (kind, declared));
     of("static").or_else(|| of("type"))
+}
+
+fn variant(item: &str) -> Option<(&str, &str)> {
+    let name = first_word(item);
+    let fields = item.strip_prefix(name)?.strip_prefix('(')?;
+    name.starts_with(|letter: char| letter.is_ascii_uppercase()).then_some((name, fields))
 }
 
 fn without_visibility(item: &str) -> &str {
@@ -180,6 +192,9 @@ struct Wakes(Mutex<Vec<u8>>);
 pub static SEEN: OnceLock<Vec<u8>> = OnceLock::new();
 static NAMES: &[&str] = &[\"a\"];
 type Rooms = HashMap<Name, Room>;
+enum Told {
+    After(HashMap<Id, u8>),
+}
 fn work() { let rooms: HashMap<u8, u8> = HashMap::new(); }
 #[cfg(test)]
 mod tests {
@@ -194,6 +209,7 @@ mod tests {
 | `events/hub.rs Wakes.0` | per-process | wakes loops of this process |
 | `events/hub.rs static SEEN` | per-process | made once a process |
 | `events/hub.rs type Rooms` | shared | rows of the database |
+| `events/hub.rs Told.After` | request | it ends soon |
 ";
 
     fn messages(code: &str, register: &str) -> Vec<String> {
@@ -221,7 +237,7 @@ mod tests {
 
     #[test]
     fn what_is_gone_doubled_or_without_a_reason_is_found() {
-        assert_eq!(messages("", FULL).len(), 5, "nothing of it is there");
+        assert_eq!(messages("", FULL).len(), 6, "nothing of it is there");
         assert_eq!(
             messages(CODE, &format!("{FULL}| `events/hub.rs Hub.long` | durable | it is read again |\n")).len(),
             1

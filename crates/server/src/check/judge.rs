@@ -154,7 +154,8 @@ fn names(live: &[Instance]) -> String {
     live.iter().map(|instance| instance.id.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-fn keys(own: &KeyCheck, live: &[Instance]) -> Finding {
+/// Compares the keys of this replica with those of live ones, itself included or not.
+pub(super) fn keys(own: &KeyCheck, live: &[Instance]) -> Finding {
     let (mut differences, mut silent) = (Vec::new(), Vec::new());
     for instance in live {
         match KeyCheck::from_text(&instance.key_check) {

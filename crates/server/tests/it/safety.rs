@@ -104,6 +104,12 @@ async fn other_keys_than_those_of_a_live_replica_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[should_panic(expected = "exit status: 16")]
+async fn two_that_boot_together_with_different_keys_do_not_both_stay() {
+    fleet(2).env_of(1, SEALING, OTHER_KEY).env(STRICT.0, STRICT.1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_single_replica_is_alone() {
     let cluster = fleet(1).await;
     let url = (URL, cluster.database().url());
