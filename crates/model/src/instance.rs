@@ -73,6 +73,31 @@ pub struct NewInstance {
     pub pools: Vec<PoolName>,
     /// The most database connections it opens.
     pub pool_size: u32,
+    /// What tells whether another replica has the same secret keys, and nothing about the keys; empty where nobody
+    /// compares.
+    pub key_check: String,
+}
+
+/// A pool that has queued runs for replicas, and no live replica that serves it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UncoveredPool {
+    /// The pool.
+    pub pool: PoolName,
+    /// How many runs are queued in it.
+    pub queued: u64,
+}
+
+/// One page of the live replicas, and what they leave undone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct InstancePage {
+    /// The replicas, oldest first.
+    pub items: Vec<Instance>,
+    /// Asks for the next page; absent on the last.
+    pub next_cursor: Option<String>,
+    /// The pools that have queued runs and no live worker. Runs of `pull` tasks do not count, since programs outside
+    /// take them.
+    #[serde(default)]
+    pub uncovered_pools: Vec<UncoveredPool>,
 }
 
 /// A replica as the database knows it.
@@ -96,4 +121,7 @@ pub struct Instance {
     pub started_at: Timestamp,
     /// When it counts as gone unless it renews.
     pub expires_at: Timestamp,
+    /// What tells whether another replica has the same secret keys; empty where its release wrote none.
+    #[serde(skip)]
+    pub key_check: String,
 }

@@ -8,6 +8,7 @@
 
 mod actions;
 mod activation;
+mod coverage;
 mod dispatch;
 mod execute;
 mod finish;

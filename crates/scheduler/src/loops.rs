@@ -18,6 +18,8 @@ pub enum SchedulerLoop {
     Recover,
     /// Lets take effect what applications have left in their own transactions.
     Relay,
+    /// Looks for pools that have queued runs and no live worker.
+    Coverage,
     /// Leases ready runs and starts them.
     Dispatch,
     /// Renews the leases of the runs that go on here.
@@ -26,7 +28,13 @@ pub enum SchedulerLoop {
 
 impl SchedulerLoop {
     /// Every loop.
-    pub const ALL: [Self; 6] = [Self::Fire, Self::Promote, Self::Recover, Self::Relay, Self::Dispatch, Self::Heartbeat];
+    pub const ALL: [Self; 7] =
+        [Self::Fire, Self::Promote, Self::Recover, Self::Relay, Self::Coverage, Self::Dispatch, Self::Heartbeat];
+
+    /// Returns the loops of a replica with these roles.
+    pub fn of(roles: &[Role]) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|each| roles.contains(&each.role()))
+    }
 
     /// Returns its name in logs, metrics and the console.
     #[must_use]
@@ -36,6 +44,7 @@ impl SchedulerLoop {
             Self::Promote => "scheduler.promote",
             Self::Recover => "scheduler.recover",
             Self::Relay => "scheduler.relay",
+            Self::Coverage => "scheduler.coverage",
             Self::Dispatch => "scheduler.dispatch",
             Self::Heartbeat => "scheduler.heartbeat",
         }
@@ -45,7 +54,7 @@ impl SchedulerLoop {
     #[must_use]
     pub const fn role(self) -> Role {
         match self {
-            Self::Fire | Self::Promote | Self::Recover | Self::Relay => Role::Scheduler,
+            Self::Fire | Self::Promote | Self::Recover | Self::Relay | Self::Coverage => Role::Scheduler,
             Self::Dispatch | Self::Heartbeat => Role::Worker,
         }
     }
@@ -58,6 +67,7 @@ impl SchedulerLoop {
             Self::Promote => Exclusivity::Idempotent("a run changes its state once, permits are counted under a lock"),
             Self::Recover => Exclusivity::Idempotent("an expired lease is taken once, under the lock of its run"),
             Self::Relay => Exclusivity::Idempotent("an entry is taken out with what it brings about, under its lock"),
+            Self::Coverage => Exclusivity::Idempotent("it only reads"),
             Self::Dispatch => Exclusivity::Leased,
             Self::Heartbeat => Exclusivity::PerProcess("it renews what this process holds"),
         }
@@ -67,7 +77,9 @@ impl SchedulerLoop {
     pub(crate) fn activation(self, wake: &Wake, lease: Span) -> Activation {
         let (period, jitter) = match self {
             // The feed says each second what is due, queued, waiting and left in the outbox; the period is a backstop.
-            Self::Fire | Self::Promote | Self::Recover | Self::Relay | Self::Dispatch => (Span::from_secs(30), 0.2),
+            Self::Fire | Self::Promote | Self::Recover | Self::Relay | Self::Coverage | Self::Dispatch => {
+                (Span::from_secs(30), 0.2)
+            }
             Self::Heartbeat => (Span::from_millis(lease.as_millis() / 3), 0.0),
         };
         Activation { name: self.name(), exclusivity: self.exclusivity(), period, jitter, wake: wake.clone() }
@@ -104,6 +116,7 @@ mod tests {
                 ("scheduler.promote", "scheduler", "idempotent"),
                 ("scheduler.recover", "scheduler", "idempotent"),
                 ("scheduler.relay", "scheduler", "idempotent"),
+                ("scheduler.coverage", "scheduler", "idempotent"),
                 ("scheduler.dispatch", "worker", "leased"),
                 ("scheduler.heartbeat", "worker", "per process"),
             ]

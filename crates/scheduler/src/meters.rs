@@ -18,6 +18,7 @@ const SKIPPED: &str = "switchboard_scheduler_skipped_occurrences_total";
 const RECOVERED: &str = "switchboard_scheduler_recovered_runs_total";
 const RELAYED: &str = "switchboard_scheduler_relayed_entries_total";
 const UNARMED: &str = "switchboard_scheduler_unarmed_tasks";
+const UNCOVERED: &str = "switchboard_scheduler_uncovered_pools";
 const LOOP_AGE: &str = "switchboard_loop_last_success_seconds";
 
 /// Describes every metric of the scheduler and brings each into being at zero.
@@ -31,6 +32,7 @@ pub fn describe_metrics() {
     describe_counter!(RECOVERED, "Runs taken away from holders that were gone, by what became of them");
     describe_counter!(RELAYED, "Entries of the outbox that this replica relayed, by whether they took effect");
     describe_gauge!(UNARMED, "Active scheduled tasks without a next occurrence; must be 0");
+    describe_gauge!(UNCOVERED, "Pools that have queued runs and no live worker; must be 0");
     describe_gauge!(LOOP_AGE, Unit::Seconds, "Time since a background loop last succeeded");
     // A histogram exists once it is named; there is nothing to record yet.
     drop((histogram!(FIRE_LAG), histogram!(START_LAG)));
@@ -43,6 +45,7 @@ pub fn describe_metrics() {
     recovered(&RecoverReport::default());
     relayed(&RelayReport::default());
     unarmed(0);
+    uncovered_pools(0);
     for each in SchedulerLoop::ALL {
         loop_age(each.name(), Duration::ZERO);
     }
@@ -91,6 +94,10 @@ pub(crate) fn unarmed(tasks: u64) {
     gauge!(UNARMED).set(f64::from(u32::try_from(tasks).unwrap_or(u32::MAX)));
 }
 
+pub(crate) fn uncovered_pools(pools: usize) {
+    gauge!(UNCOVERED).set(f64::from(u32::try_from(pools).unwrap_or(u32::MAX)));
+}
+
 pub(crate) fn loop_age(name: &'static str, age: Duration) {
     gauge!(LOOP_AGE, "loop" => name).set(age.as_secs_f64());
 }
@@ -108,7 +115,7 @@ mod tests {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
         metrics::with_local_recorder(&recorder, describe_metrics);
         let text = recorder.handle().render();
-        for name in [RUNNING, LOST, SKIPPED, UNARMED] {
+        for name in [RUNNING, LOST, SKIPPED, UNARMED, UNCOVERED] {
             assert!(text.contains(&format!("{name} 0\n")), "{name} in\n{text}");
         }
         for state in RunState::ALL {

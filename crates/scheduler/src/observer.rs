@@ -22,6 +22,9 @@ use crate::wake::Wake;
 /// How often runs are looked at that wait for a permit or a rate limit.
 const WAITING_CHECK: Duration = Duration::from_secs(5);
 
+/// How soon a pool that this replica does not serve is looked at after a run was queued in it.
+const COVERAGE_CHECK: Duration = Duration::from_secs(2);
+
 /// The wake-ups of the loops and what else they tell each other.
 #[derive(Debug)]
 pub(crate) struct Wakes {
@@ -29,6 +32,7 @@ pub(crate) struct Wakes {
     pub(crate) promote: Wake,
     pub(crate) recover: Wake,
     pub(crate) relay: Wake,
+    pub(crate) coverage: Wake,
     pub(crate) dispatch: Wake,
     pub(crate) heartbeat: Wake,
     /// Those who wait for runs of external workers.
@@ -50,6 +54,7 @@ impl Default for Wakes {
             promote: Wake::default(),
             recover: Wake::default(),
             relay: Wake::default(),
+            coverage: Wake::default(),
             dispatch: Wake::default(),
             heartbeat: Wake::default(),
             pulls: PullWakes::default(),
@@ -114,7 +119,14 @@ impl SchedulerObserver {
     fn note(&self, signal: &Signal) {
         match signal.kind {
             // The pools of this replica wake their loop by what the same read finds in them, not by what once came in.
-            SignalKind::PoolQueued => self.wakes.pulls.queued(&signal.key),
+            SignalKind::PoolQueued => {
+                self.wakes.pulls.queued(&signal.key);
+                if !self.pools.iter().any(|pool| pool.as_str() == signal.key) {
+                    // Somebody else may serve it; those who do have started the runs by then.
+                    self.wakes.coverage.at(Instant::now() + COVERAGE_CHECK);
+                }
+            }
+            SignalKind::InstanceChanged => self.wakes.coverage.now(),
             SignalKind::RunCancelled => {
                 self.wakes.cancels.fetch_add(1, Ordering::SeqCst);
                 if signal.key.parse().is_ok_and(|run| self.held.holds(run)) {
@@ -135,8 +147,8 @@ impl SchedulerObserver {
     fn wake_all(&self) {
         let wakes = &self.wakes;
         wakes.settings_changed.store(true, Ordering::SeqCst);
-        let Wakes { fire, promote, recover, relay, dispatch, heartbeat, .. } = &**wakes;
-        for wake in [fire, promote, recover, relay, dispatch, heartbeat] {
+        let Wakes { fire, promote, recover, relay, coverage, dispatch, heartbeat, .. } = &**wakes;
+        for wake in [fire, promote, recover, relay, coverage, dispatch, heartbeat] {
             wake.now();
         }
         wakes.pulls.all();
@@ -184,6 +196,7 @@ mod tests {
             ('p', &wakes.promote),
             ('r', &wakes.recover),
             ('o', &wakes.relay),
+            ('c', &wakes.coverage),
             ('d', &wakes.dispatch),
             ('h', &wakes.heartbeat),
         ] {
@@ -246,6 +259,17 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn coverage_is_looked_at_when_replicas_change_and_soon_after_runs_of_other_pools() {
+        let observer = observer();
+        observer.observe(&signal(SignalKind::InstanceChanged, "other-1"));
+        assert_eq!(woken(&observer).await, "c");
+        let start = Instant::now();
+        observer.observe(&signal(SignalKind::PoolQueued, "light"));
+        observer.wakes.coverage.due().await;
+        assert_eq!(start.elapsed(), COVERAGE_CHECK);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_cancel_request_renews_at_once_if_the_run_is_held() {
         let observer = observer();
         let id = RunId::new();
@@ -288,6 +312,6 @@ mod tests {
         assert_eq!(woken(&observer).await, "fd");
         observer.observe(&Tick { resync: true, ..tick() });
         assert!(observer.wakes.settings_changed.load(Ordering::SeqCst));
-        assert_eq!(woken(&observer).await, "fprodh");
+        assert_eq!(woken(&observer).await, "fprocdh");
     }
 }

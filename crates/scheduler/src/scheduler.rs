@@ -1,6 +1,6 @@
 //! Wiring: from options and stores to running loops, and their two-phase stop.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use switchboard_model::identity::PoolName;
@@ -14,6 +14,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::actions::{ActionRunner, NoOutput, OutputSink};
 use crate::activation::{Activity, LoopHandle, LoopStatus};
+use crate::coverage::Coverage;
 use crate::dispatch::Dispatch;
 use crate::execute::Executor;
 use crate::finish::{self, Finisher};
@@ -95,7 +96,8 @@ impl Scheduler {
     /// Returns what the change feed is to call with each tick.
     #[must_use]
     pub fn observer(&self) -> SchedulerObserver {
-        let pools = self.options.pools.clone().into();
+        let serves = self.options.roles.contains(&Role::Worker);
+        let pools = if serves { self.options.pools.clone().into() } else { Arc::default() };
         SchedulerObserver { wakes: self.wakes.clone(), held: self.held.clone(), pools }
     }
 
@@ -115,11 +117,17 @@ impl Scheduler {
         let stop = soft.child_token();
         let drained = CancellationToken::new();
         let mut start = Start { scheduler: &self, tracker, loops: vec![] };
-        if self.options.roles.contains(&Role::Scheduler) {
-            start.scheduler_loops(&stop);
-        }
-        if self.options.roles.contains(&Role::Worker) {
-            start.worker_loops(&work, &hard, &stop, &drained);
+        for each in SchedulerLoop::of(&self.options.roles) {
+            match each {
+                SchedulerLoop::Fire => start.fire(&stop),
+                SchedulerLoop::Promote => start.promote(&stop),
+                SchedulerLoop::Recover => start.recover(&stop),
+                SchedulerLoop::Relay => start.relay(&stop),
+                SchedulerLoop::Coverage => start.coverage(&stop),
+                SchedulerLoop::Dispatch => start.dispatch(&work, &hard, &stop),
+                // It goes on until the work has drained.
+                SchedulerLoop::Heartbeat => start.heartbeat(&drained),
+            }
         }
         let handle = SchedulerHandle { loops: start.loops, held: self.held.clone(), work: work.clone() };
         tracker.spawn(async move {
@@ -144,7 +152,7 @@ struct Start<'a> {
 }
 
 impl Start<'_> {
-    fn scheduler_loops(&mut self, stop: &CancellationToken) {
+    fn fire(&mut self, stop: &CancellationToken) {
         let Scheduler { stores, options, wakes, .. } = self.scheduler;
         let fire = Fire {
             tasks: stores.tasks.clone(),
@@ -155,29 +163,43 @@ impl Start<'_> {
             is_enabled: false,
             upcoming: None,
         };
-        let promote = Promote { runs: stores.runs.clone(), wakes: wakes.clone() };
-        let recover = Recover { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Fire, fire, stop);
+    }
+
+    fn promote(&mut self, stop: &CancellationToken) {
+        let Scheduler { stores, wakes, .. } = self.scheduler;
+        let promote = Promote { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Promote, promote, stop);
-        let relay = Relay { outbox: stores.outbox.clone(), wakes: wakes.clone() };
+    }
+
+    fn recover(&mut self, stop: &CancellationToken) {
+        let Scheduler { stores, wakes, .. } = self.scheduler;
+        let recover = Recover { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Recover, recover, stop);
+    }
+
+    fn relay(&mut self, stop: &CancellationToken) {
+        let Scheduler { stores, wakes, .. } = self.scheduler;
+        let relay = Relay { outbox: stores.outbox.clone(), wakes: wakes.clone() };
         self.spawn(SchedulerLoop::Relay, relay, stop);
     }
 
-    /// The heartbeat goes on until the work has drained; the finisher ends with the last executor.
-    fn worker_loops(
-        &mut self,
-        work: &TaskTracker,
-        hard: &CancellationToken,
-        stop: &CancellationToken,
-        drained: &CancellationToken,
-    ) {
+    fn coverage(&mut self, stop: &CancellationToken) {
+        let coverage = Coverage { instances: self.scheduler.stores.instances.clone(), uncovered: BTreeSet::new() };
+        self.spawn(SchedulerLoop::Coverage, coverage, stop);
+    }
+
+    fn heartbeat(&mut self, drained: &CancellationToken) {
+        let Scheduler { stores, held, .. } = self.scheduler;
+        self.spawn(SchedulerLoop::Heartbeat, Heartbeat { runs: stores.runs.clone(), held: held.clone() }, drained);
+    }
+
+    /// Starts the dispatch, and the finisher, which ends with the last executor.
+    fn dispatch(&mut self, work: &TaskTracker, hard: &CancellationToken, stop: &CancellationToken) {
         let Scheduler { stores, options, runners, output, wakes, held } = self.scheduler;
         let (finishes, ends) = mpsc::channel(finish::BATCH);
         let finisher = Finisher { runs: stores.runs.clone(), wakes: wakes.clone() };
         self.tracker.spawn(finisher.run(ends));
-        self.spawn(SchedulerLoop::Heartbeat, Heartbeat { runs: stores.runs.clone(), held: held.clone() }, drained);
-
         let executor = Executor {
             runners: runners.clone(),
             output: output.clone(),
@@ -224,6 +246,7 @@ impl Start<'_> {
             SchedulerLoop::Promote => &wakes.promote,
             SchedulerLoop::Recover => &wakes.recover,
             SchedulerLoop::Relay => &wakes.relay,
+            SchedulerLoop::Coverage => &wakes.coverage,
             SchedulerLoop::Dispatch => &wakes.dispatch,
             SchedulerLoop::Heartbeat => &wakes.heartbeat,
         };

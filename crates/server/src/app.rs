@@ -14,7 +14,7 @@ use switchboard_http::{
 use switchboard_model::api_key::NewApiKey;
 use switchboard_model::feed::{Tick, TickRequest};
 use switchboard_model::ids::{ApiKeyId, InstanceId};
-use switchboard_model::instance::{NewInstance, Role};
+use switchboard_model::instance::NewInstance;
 use switchboard_model::page::PageRequest;
 use switchboard_model::scope::Scope;
 use switchboard_model::secret_text::SecretText;
@@ -26,12 +26,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::actions::{EventRunner, HttpRunner, StreamedOutput, system_functions};
+use crate::check;
 use crate::config::{Config, TestClock};
 use crate::database::Database;
 use crate::keys::Keys;
 use crate::listen::{self, Bounds, Edge};
 use crate::membership::Membership;
 use crate::outbound::{Outbound, Policy};
+use crate::placement::{self, Surface};
 use crate::provider::OAuthEndpoint;
 
 /// The phases of a stop, in the order in which they are cancelled.
@@ -97,6 +99,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let instance = InstanceId::boot(&config.instance.name);
     let database = Database::of(config, instance.clone())?;
     let keys = Keys::load(config, &database)?;
+    let key_check = keys.check();
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
     let sealer = Arc::new(keys.sealing);
@@ -129,9 +132,14 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
         roles: config.roles.clone(),
         pools: config.pools.clone(),
         pool_size: config.database.pool_size,
+        key_check: key_check.to_text(),
     };
     let membership = Arc::new(Membership::register(stores.clone(), Arc::clone(&hub), membership).await?);
     let state_waits = StateWaits::default();
+    if let Err(refusal) = check::after_joining(config, &key_check, &stores).await {
+        membership.leave().await;
+        return Err(refusal);
+    }
     let observers: Vec<Arc<dyn FeedObserver>> = vec![
         Arc::clone(&hub) as Arc<dyn FeedObserver>,
         Arc::clone(&calls) as Arc<dyn FeedObserver>,
@@ -294,7 +302,14 @@ async fn listen(config: &Config, api: Api, trackers: &Trackers, stop: &StopToken
         tracker: trackers.edge.clone(),
         stop: stop.edge.clone(),
     };
-    let main = if config.roles.contains(&Role::Api) { switchboard_http::router(api) } else { probes.clone() };
+    let placement = placement::place(&config.roles, &config.pools);
+    for each in placement.loops {
+        tracing::debug!(name = each.name(), exclusivity = ?each.exclusivity(), "a loop runs here");
+    }
+    let main = match placement.surface {
+        Surface::Everything => switchboard_http::router(api),
+        Surface::Probes => probes.clone(),
+    };
     let address = listen::listen(config.server.bind, main, edge.clone()).await?;
     if let Some(bind) = config.server.metrics_bind {
         listen::listen(bind, probes, edge).await?;

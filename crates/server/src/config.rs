@@ -161,6 +161,19 @@ pub(crate) fn arm_fail_points() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Makes the process one of a next release, with migrations of its own, if a test asked for that; release builds cannot.
+pub(crate) async fn pretend_next_release() -> anyhow::Result<()> {
+    #[cfg(debug_assertions)]
+    {
+        #[expect(clippy::disallowed_methods, reason = "this module owns the environment")]
+        let folder = std::env::var("SWITCHBOARD_TEST_MIGRATIONS");
+        if let Ok(folder) = folder {
+            switchboard_store_pg::pretend_next_release(Path::new(&folder)).await.map_err(anyhow::Error::msg)?;
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use base64::Engine as _;

@@ -12,6 +12,7 @@ use switchboard_model::secret_text::SecretText;
 
 use crate::config::{Config, Replicas};
 use crate::database::Database;
+use crate::key_check::KeyCheck;
 
 /// What the keys of a deployment that made its own are called.
 const OWN_KEY: &str = "own";
@@ -36,21 +37,42 @@ impl Keys {
     pub(crate) fn load(config: &Config, database: &Database) -> anyhow::Result<Self> {
         let (mut signing, mut sealing) = (config.auth.signing_keys.clone(), config.secrets.keys.clone());
         if signing.is_empty() || sealing.is_empty() {
-            if config.replicas == Replicas::Multi {
-                bail!(
-                    "auth.signing_keys and secrets.keys: replicas must share their keys; make them with \
-                     `switchboard token new-key` and give every replica the same"
-                );
+            if let Some(missing) = Self::missing(config) {
+                bail!(missing);
             }
             let file = KeyFile::open(&path(config, database))?;
             let given = |keys: Vec<String>| keys.into_iter().map(SecretText::from_presented).collect();
             signing = if signing.is_empty() { given(file.signing_keys) } else { signing };
             sealing = if sealing.is_empty() { given(file.secrets_keys) } else { sealing };
         }
+        Self::read(&signing, &sealing)
+    }
+
+    /// Reads the configured keys; `None` where some are not configured.
+    pub(crate) fn configured(config: &Config) -> anyhow::Result<Option<Self>> {
+        let (signing, sealing) = (&config.auth.signing_keys, &config.secrets.keys);
+        if signing.is_empty() || sealing.is_empty() { Ok(None) } else { Self::read(signing, sealing).map(Some) }
+    }
+
+    /// Says what is missing where replicas must be given their keys, if something is.
+    pub(crate) fn missing(config: &Config) -> Option<&'static str> {
+        let is_missing = config.auth.signing_keys.is_empty() || config.secrets.keys.is_empty();
+        (is_missing && config.replicas == Replicas::Multi).then_some(
+            "auth.signing_keys and secrets.keys: replicas must share their keys; make them with \
+             `switchboard token new-key` and give every replica the same",
+        )
+    }
+
+    /// Returns what tells other replicas which keys these are.
+    pub(crate) fn check(&self) -> KeyCheck {
+        KeyCheck::of(&self.signing, &self.sealing)
+    }
+
+    fn read(signing: &[SecretText], sealing: &[SecretText]) -> anyhow::Result<Self> {
         let texts: Vec<&str> = signing.iter().map(SecretText::expose).collect();
         Ok(Self {
             signing: KeyRing::parse(&texts).context("auth.signing_keys")?,
-            sealing: Sealer::from_texts(&sealing).context("secrets.keys")?,
+            sealing: Sealer::from_texts(sealing).context("secrets.keys")?,
         })
     }
 }

@@ -40,13 +40,21 @@ impl StopSignals {
 /// Serves until a signal comes, then drains. A second signal ends the process at once.
 pub(crate) async fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let mut signals = StopSignals::new()?;
+    let prometheus = telemetry::start_metrics()?;
     if let Err(code) = check::at_boot(&config).await? {
         return Ok(code);
     }
-    let prometheus = telemetry::start_metrics()?;
     let app = tokio::select! {
-        app = app::start(&config, prometheus) => app?,
+        app = app::start(&config, prometheus) => app,
         () = signals.next() => return Ok(ExitCode::from(FORCED)),
+    };
+    let app = match app {
+        Ok(app) => app,
+        Err(error) => {
+            let Some(refusal) = error.downcast_ref::<check::Refusal>() else { return Err(error) };
+            tracing::error!(code = refusal.code, "{refusal}");
+            return Ok(ExitCode::from(refusal.code));
+        }
     };
     let url = app.url();
     tracing::info!(url = %url, api = %format!("{url}/api/v1"), socket = %format!("ws://{}/ws", app.address), "listening");

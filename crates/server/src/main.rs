@@ -8,12 +8,14 @@ mod commands;
 mod config;
 mod database;
 mod demo;
+mod key_check;
 mod keys;
 mod lifecycle;
 mod listen;
 mod membership;
 mod outbound;
 mod output;
+mod placement;
 mod provider;
 mod telemetry;
 
@@ -51,6 +53,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(flags) => {
             let config = config::load(file, &flags.overrides())?;
             config::arm_fail_points()?;
+            config::pretend_next_release().await?;
             telemetry::start_logs(&config.telemetry)?;
             return lifecycle::serve(config).await;
         }

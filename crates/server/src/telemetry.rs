@@ -38,6 +38,7 @@ pub(crate) fn start_metrics() -> anyhow::Result<PrometheusHandle> {
     switchboard_events::describe_metrics();
     switchboard_scheduler::describe_metrics();
     switchboard_http::describe_metrics();
+    crate::check::describe_metrics();
     crate::listen::describe_metrics();
     crate::outbound::describe_metrics();
     Ok(handle)

@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use switchboard_model::ids::InstanceId;
-use switchboard_model::instance::{Instance, NewInstance};
+use switchboard_model::instance::{Instance, NewInstance, UncoveredPool};
 use switchboard_model::span::Span;
 
 use crate::StoreResult;
@@ -40,4 +40,11 @@ pub trait InstanceStore: Send + Sync {
     /// # Errors
     /// Fails when the database does.
     async fn list(&self) -> StoreResult<Vec<Instance>>;
+
+    /// Lists the pools, by name, that have queued runs and that no live replica with the role `worker` serves. Runs for
+    /// external workers do not count, and every worker serves [`PoolName::SYSTEM`](switchboard_model::identity::PoolName::SYSTEM).
+    ///
+    /// # Errors
+    /// Fails when the database does.
+    async fn uncovered_pools(&self) -> StoreResult<Vec<UncoveredPool>>;
 }

@@ -431,6 +431,7 @@ pub(crate) fn new_instance(name: &str, roles: &[Role]) -> NewInstance {
         roles: roles.to_vec(),
         pools: vec![PoolName::default_pool()],
         pool_size: 10,
+        key_check: "a=1 b=2".to_owned(),
     }
 }
 

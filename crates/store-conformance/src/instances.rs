@@ -3,9 +3,10 @@
 use switchboard_model::ids::InstanceId;
 use switchboard_model::instance::{NewInstance, Role};
 use switchboard_model::span::Span;
+use switchboard_model::task::TaskSpec;
 
 use crate::Backend;
-use crate::fixtures::{LONG, SHORT, database_time, new_instance, until};
+use crate::fixtures::{LONG, SHORT, database_time, new_instance, spec, triggered, until};
 
 pub(crate) async fn a_registered_replica_is_listed_as_it_announced_itself(backend: &dyn Backend) {
     let stores = backend.stores().await;
@@ -20,6 +21,7 @@ pub(crate) async fn a_registered_replica_is_listed_as_it_announced_itself(backen
     let [found] = listed.as_slice() else { panic!("one replica expected, found {listed:?}") };
     assert_eq!((&found.id, &found.name, &found.version), (&new.id, &new.name, &new.version));
     assert_eq!((found.schema_version, found.pool_size), (new.schema_version, new.pool_size));
+    assert_eq!(found.key_check, new.key_check);
     assert_eq!((&found.roles, &found.pools), (&new.roles, &new.pools));
     let after = database_time(&stores).await;
     assert!(before <= found.started_at && found.started_at <= after);
@@ -70,4 +72,39 @@ pub(crate) async fn an_expired_replica_is_gone_for_good(backend: &dyn Backend) {
     assert_eq!(stores.instances.sweep().await.unwrap(), []);
     assert!(!stores.instances.renew(&lost.id, LONG).await.unwrap());
     assert!(stores.instances.renew(&live.id, LONG).await.unwrap());
+}
+
+pub(crate) async fn a_pool_with_queued_runs_and_no_live_worker_is_uncovered(backend: &dyn Backend) {
+    let stores = backend.stores().await;
+    let uncovered = async || {
+        let found = stores.instances.uncovered_pools().await.unwrap();
+        found.into_iter().map(|found| (found.pool.to_string(), found.queued)).collect::<Vec<_>>()
+    };
+    assert_eq!(uncovered().await, []);
+    let of = |name: &str, pool: &str| spec(name, |spec| spec.pool = pool.parse().unwrap());
+    triggered(&stores, &of("one", "heavy"), 2).await;
+    triggered(&stores, &of("two", "light"), 1).await;
+    triggered(&stores, &of("three", "system"), 1).await;
+    let pull = |spec: &mut TaskSpec| {
+        spec.pool = "outside".parse().unwrap();
+        spec.action = serde_json::from_str(r#"{"pull":{}}"#).unwrap();
+    };
+    triggered(&stores, &spec("four", pull), 1).await;
+    let (heavy, light, system) = (("heavy".to_owned(), 2), ("light".to_owned(), 1), ("system".to_owned(), 1));
+    assert_eq!(uncovered().await, [heavy.clone(), light.clone(), system.clone()]);
+
+    let serving = |name: &str, roles: &[Role]| NewInstance {
+        pools: vec!["heavy".parse().unwrap(), "heav".parse().unwrap()],
+        ..new_instance(name, roles)
+    };
+    stores.instances.register(&serving("api", &[Role::Api, Role::Scheduler]), LONG).await.unwrap();
+    assert_eq!(uncovered().await, [heavy.clone(), light.clone(), system.clone()], "nobody of them executes");
+    let worker = serving("worker", &[Role::Worker]);
+    stores.instances.register(&worker, LONG).await.unwrap();
+    assert_eq!(uncovered().await, std::slice::from_ref(&light), "each worker serves the pool of upkeep");
+    stores.instances.deregister(&worker.id).await.unwrap();
+    let dying = serving("dying", &Role::ALL);
+    stores.instances.register(&dying, SHORT).await.unwrap();
+    let seen = until(uncovered, |seen| seen.len() == 3).await;
+    assert_eq!(seen, [heavy, light, system], "an expired replica serves nothing");
 }

@@ -318,6 +318,7 @@ cases! { $
     instances {
         a_registered_replica_is_listed_as_it_announced_itself, replicas_are_listed_oldest_first_until_they_leave,
         a_live_lease_can_be_prolonged, an_expired_replica_is_gone_for_good,
+        a_pool_with_queued_runs_and_no_live_worker_is_uncovered,
     }
     connections {
         sockets_are_listed_until_they_close, one_batch_admits_no_more_than_the_limit,

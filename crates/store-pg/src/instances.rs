@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use switchboard_model::feed::SignalKind;
+use switchboard_model::identity::PoolName;
 use switchboard_model::ids::InstanceId;
-use switchboard_model::instance::{Instance, NewInstance};
+use switchboard_model::instance::{Instance, NewInstance, UncoveredPool};
 use switchboard_model::span::Span;
 use switchboard_store_api::{InstanceStore, StoreResult};
 
 use crate::connect::Database;
 use crate::connections;
 use crate::error::fault;
-use crate::rows::{InstanceRow, int, join};
+use crate::rows::{InstanceRow, count, int, join, parsed};
 
 pub(crate) struct Instances(pub(crate) Arc<Database>);
 
@@ -24,8 +25,9 @@ impl InstanceStore for Instances {
         sqlx::query(
             "-- instances.register
              INSERT INTO switchboard.instances
-                 (id, name, version, schema_version, roles, pools, pool_size, started_at, expires_at)
-             VALUES ($1, $2, $3, $4, $5, $6, $7, clock_timestamp(), clock_timestamp() + $8 * interval '1 millisecond')
+                 (id, name, version, schema_version, roles, pools, pool_size, key_check, started_at, expires_at)
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $9, clock_timestamp(),
+                     clock_timestamp() + $8 * interval '1 millisecond')
              ON CONFLICT (id) DO UPDATE SET expires_at = excluded.expires_at",
         )
         .bind(instance.id.as_str())
@@ -36,6 +38,7 @@ impl InstanceStore for Instances {
         .bind(join(&instance.pools))
         .bind(int(instance.pool_size))
         .bind(lease.as_millis_i64())
+        .bind(&instance.key_check)
         .execute(&mut *tx)
         .await
         .map_err(fault)?;
@@ -111,12 +114,46 @@ impl InstanceStore for Instances {
         let mut session = self.0.session().await?;
         let rows: Vec<InstanceRow> = sqlx::query_as(
             "-- instances.list
-             SELECT id, name, version, schema_version, roles, pools, pool_size, started_at, expires_at
+             SELECT id, name, version, schema_version, roles, pools, pool_size, started_at, expires_at, key_check
              FROM switchboard.instances WHERE expires_at > clock_timestamp() ORDER BY started_at, id",
         )
         .fetch_all(&mut *session)
         .await
         .map_err(fault)?;
         Ok(rows.into_iter().map(Instance::from).collect())
+    }
+
+    #[tracing::instrument(name = "db.instances.uncovered_pools", level = "debug", skip_all)]
+    async fn uncovered_pools(&self) -> StoreResult<Vec<UncoveredPool>> {
+        let mut session = self.0.session().await?;
+        // From pool to pool by the index, whatever lies in the queues of those that are served.
+        let rows: Vec<(String, i64)> = sqlx::query_as(
+            "-- instances.uncovered_pools
+             WITH RECURSIVE queued (pool) AS (
+                 (SELECT pool FROM switchboard.runs
+                  WHERE state = 'queued' AND NOT is_pull ORDER BY pool LIMIT 1)
+                 UNION ALL
+                 SELECT (SELECT run.pool FROM switchboard.runs AS run
+                         WHERE run.state = 'queued' AND NOT run.is_pull AND run.pool > queued.pool
+                         ORDER BY run.pool LIMIT 1)
+                 FROM queued WHERE queued.pool IS NOT NULL
+             )
+             SELECT queued.pool, (SELECT count(*) FROM switchboard.runs AS run
+                                  WHERE run.state = 'queued' AND NOT run.is_pull AND run.pool = queued.pool)
+             FROM queued
+             WHERE queued.pool IS NOT NULL AND NOT EXISTS (
+                 SELECT FROM switchboard.instances
+                 WHERE expires_at > clock_timestamp() AND 'worker' = ANY (string_to_array(roles, ','))
+                   AND queued.pool = ANY (string_to_array(pools, ',') || $1::text)
+             )
+             ORDER BY queued.pool",
+        )
+        .bind(PoolName::SYSTEM)
+        .fetch_all(&mut *session)
+        .await
+        .map_err(fault)?;
+        let uncovered =
+            |(pool, queued): (String, i64)| Ok(UncoveredPool { pool: parsed("pool", &pool)?, queued: count(queued) });
+        rows.into_iter().map(uncovered).collect()
     }
 }

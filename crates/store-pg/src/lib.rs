@@ -46,6 +46,8 @@ use std::sync::Arc;
 
 pub use connect::{CONNECTIONS_BESIDE_POOL, HintTransport, OpenError, PgOptions, open};
 pub use diagnose::{PgDiagnosis, diagnose};
+#[cfg(debug_assertions)]
+pub use migrate::pretend_next_release;
 pub use migrate::{migrate, schema_version};
 use switchboard_store_api::{Capabilities, Stores};
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+#[cfg(debug_assertions)]
+use sqlx::migrate::Migration;
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgConnection;
 use sqlx::{Connection as _, Executor as _};
@@ -70,6 +72,27 @@ pub(crate) async fn applied_version(connection: &mut PgConnection) -> Result<i64
     .await
 }
 
+/// Finds the migrations that were applied half only, or in another form than this binary knows.
+pub(crate) async fn damaged_versions(connection: &mut PgConnection, applied: i64) -> Result<Vec<i64>, sqlx::Error> {
+    let migrator = migrator();
+    let known = || migrator.iter().filter(|known| known.version <= applied);
+    if applied == 0 {
+        return Ok(Vec::new());
+    }
+    sqlx::query_scalar(
+        "-- migrations.damaged_versions
+         SELECT applied.version
+         FROM switchboard._sqlx_migrations AS applied
+         LEFT JOIN unnest($1::bigint[], $2::bytea[]) AS known (version, checksum) USING (version)
+         WHERE NOT applied.success OR known.checksum <> applied.checksum
+         ORDER BY 1",
+    )
+    .bind(known().map(|known| known.version).collect::<Vec<_>>())
+    .bind(known().map(|known| known.checksum.to_vec()).collect::<Vec<_>>())
+    .fetch_all(connection)
+    .await
+}
+
 async fn version_behind_pooler(options: &PgOptions) -> Result<i64, OpenError> {
     let mut connection = connect_once(&options.pool_target()?).await?;
     // Two statements without a prepared name need the same server, hence one transaction.
@@ -79,8 +102,24 @@ async fn version_behind_pooler(options: &PgOptions) -> Result<i64, OpenError> {
     Ok(version)
 }
 
+/// Migrations of a next release that is made up for a test. Only in debug builds.
+#[cfg(debug_assertions)]
+static NEXT_RELEASE: std::sync::OnceLock<Vec<Migration>> = std::sync::OnceLock::new();
+
+/// Lets this process be of a next release that has the migrations of a folder too. For tests, in debug builds only.
+///
+/// # Errors
+/// Says what is wrong with the folder.
+#[cfg(debug_assertions)]
+pub async fn pretend_next_release(folder: &std::path::Path) -> Result<(), String> {
+    let next = Migrator::new(folder).await.map_err(|error| error.to_string())?;
+    NEXT_RELEASE.set(next.iter().cloned().collect()).map_err(|_| "there is a next release already".to_owned())
+}
+
 fn migrator() -> Migrator {
     let mut migrator = sqlx::migrate!("../../migrations/postgres");
+    #[cfg(debug_assertions)]
+    migrator.migrations.to_mut().extend(NEXT_RELEASE.get().into_iter().flatten().cloned());
     // The driver's own lock waits inside a statement, and so deadlocks with an index that is built
     // concurrently; a newer schema is the normal state of a rolling update.
     migrator.set_locking(false).set_ignore_missing(true);

@@ -335,6 +335,7 @@ pub(crate) struct InstanceRow {
     pool_size: i32,
     started_at: Timestamp,
     expires_at: Timestamp,
+    key_check: String,
 }
 
 impl From<InstanceRow> for Instance {
@@ -350,6 +351,7 @@ impl From<InstanceRow> for Instance {
             pool_size: row.pool_size.cast_unsigned(),
             started_at: row.started_at,
             expires_at: row.expires_at,
+            key_check: row.key_check,
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use async_trait::async_trait;
 use switchboard_model::feed::SignalKind;
+use switchboard_model::identity::PoolName;
 use switchboard_model::ids::InstanceId;
-use switchboard_model::instance::{Instance, NewInstance};
+use switchboard_model::instance::{Instance, NewInstance, UncoveredPool};
 use switchboard_model::span::Span;
 use switchboard_store_api::{InstanceStore, StoreResult};
 
@@ -16,8 +17,8 @@ async fn register(change: &mut Change, instance: NewInstance, lease: Span) -> Db
     sqlx::query(
         "-- instances.register
         INSERT INTO instances
-            (id, name, version, schema_version, roles, pools, pool_size, started_at, expires_at)
-        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+            (id, name, version, schema_version, roles, pools, pool_size, key_check, started_at, expires_at)
+        VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         ON CONFLICT DO UPDATE SET expires_at = excluded.expires_at",
     )
     .bind(instance.id.as_str())
@@ -27,6 +28,7 @@ async fn register(change: &mut Change, instance: NewInstance, lease: Span) -> Db
     .bind(serde_json::to_string(&instance.roles)?)
     .bind(serde_json::to_string(&instance.pools)?)
     .bind(instance.pool_size)
+    .bind(&instance.key_check)
     .bind(change.now)
     .bind(later(change.now, lease))
     .execute(&mut change.connection)
@@ -89,6 +91,23 @@ async fn list(database: &Database) -> DbResult<Vec<Instance>> {
     Ok(rows.into_iter().map(Stored::into_inner).collect())
 }
 
+async fn uncovered_pools(database: &Database) -> DbResult<Vec<UncoveredPool>> {
+    let rows: Vec<Stored<UncoveredPool>> = sqlx::query_as(
+        "-- instances.uncovered_pools
+        SELECT pool, COUNT(*) AS queued FROM runs
+        WHERE state = 'queued' AND NOT is_pull AND NOT EXISTS (
+            SELECT 1 FROM instances
+            WHERE expires_at > ?1 AND EXISTS (SELECT 1 FROM json_each(roles) WHERE value = 'worker')
+                AND (runs.pool = ?2 OR EXISTS (SELECT 1 FROM json_each(instances.pools) WHERE value = runs.pool)))
+        GROUP BY pool ORDER BY pool",
+    )
+    .bind(connect::now())
+    .bind(PoolName::SYSTEM)
+    .fetch_all(&database.readers)
+    .await?;
+    Ok(rows.into_iter().map(Stored::into_inner).collect())
+}
+
 #[async_trait]
 impl InstanceStore for Database {
     #[tracing::instrument(name = "db.instances.register", level = "debug", skip_all)]
@@ -117,5 +136,10 @@ impl InstanceStore for Database {
     #[tracing::instrument(name = "db.instances.list", level = "debug", skip_all)]
     async fn list(&self) -> StoreResult<Vec<Instance>> {
         Ok(list(self).await?)
+    }
+
+    #[tracing::instrument(name = "db.instances.uncovered_pools", level = "debug", skip_all)]
+    async fn uncovered_pools(&self) -> StoreResult<Vec<UncoveredPool>> {
+        Ok(uncovered_pools(self).await?)
     }
 }

@@ -16,7 +16,7 @@ use switchboard_model::identity::UserId;
 use switchboard_model::ids::{
     ApiKeyId, AuditId, ConnectionId, Fence, InstanceId, RoomId, RunId, SessionId, TaskId, WebhookSecretId,
 };
-use switchboard_model::instance::Instance;
+use switchboard_model::instance::{Instance, UncoveredPool};
 use switchboard_model::json_text::JsonText;
 use switchboard_model::page::PageRequest;
 use switchboard_model::presence::PresentUser;
@@ -318,7 +318,14 @@ impl FromRow<'_, SqliteRow> for Stored<Instance> {
             pool_size: row.try_get("pool_size")?,
             started_at: time(row, "started_at")?,
             expires_at: time(row, "expires_at")?,
+            key_check: row.try_get("key_check")?,
         }))
+    }
+}
+
+impl FromRow<'_, SqliteRow> for Stored<UncoveredPool> {
+    fn from_row(row: &SqliteRow) -> sqlx::Result<Self> {
+        Ok(Self(UncoveredPool { pool: parsed(row, "pool")?, queued: row.try_get::<i64, _>("queued")?.unsigned_abs() }))
     }
 }
 

@@ -9,6 +9,7 @@ mod migrations;
 mod packages;
 mod source;
 mod sql;
+mod state;
 mod words;
 
 use std::path::Path;
@@ -21,7 +22,7 @@ use self::source::{Finding, Source};
 type Rule = fn(&[Source]) -> Vec<Finding>;
 
 /// Every rule over the files of the tree.
-const RULES: [Rule; 11] = [
+const RULES: [Rule; 12] = [
     files::opens_with_module_documentation,
     files::stays_short,
     files::is_named_after_what_it_holds,
@@ -30,6 +31,7 @@ const RULES: [Rule; 11] = [
     words::proves_what_it_expects,
     words::waits_on_conditions,
     sql::names_its_statements,
+    state::is_registered,
     migrations::have_twins,
     migrations::are_never_edited,
     manifests::explain_and_share_dependencies,

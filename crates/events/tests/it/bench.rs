@@ -66,6 +66,7 @@ pub(crate) async fn announce(stores: &Stores) -> InstanceId {
         roles: vec![Role::Api],
         pools: Vec::new(),
         pool_size: 1,
+        key_check: String::new(),
     };
     stores.instances.register(&instance, Span::MAX).await.unwrap();
     id

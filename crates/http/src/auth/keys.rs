@@ -193,13 +193,18 @@ fn parse_key(place: usize, text: &str) -> Result<(SigningKey, Vec<u8>), KeyError
     let encoding = encoding.map_err(unusable)?;
     let decoding = Jwk::from_encoding_key(&encoding, algorithm).and_then(|jwk| DecodingKey::from_jwk(&jwk));
     let verifying = VerifyingKey { algorithm, key: decoding.map_err(unusable)? };
-    let check = URL_SAFE_NO_PAD.encode(&keyed_hash(&material, &[CHECK_LABEL, kid.as_bytes()])[..9]);
+    let check = check_value(&material, CHECK_LABEL, kid);
     let key = SigningKey { kid: kid.to_owned(), encoding, verifying, check };
     Ok((key, material))
 }
 
 fn is_kid(text: &str) -> bool {
     (1..=KID_CHARS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+}
+
+/// Derives what tells equal keys from different ones, and nothing about the key.
+pub(crate) fn check_value(key: &[u8], label: &[u8], id: &str) -> String {
+    URL_SAFE_NO_PAD.encode(&keyed_hash(key, &[label, id.as_bytes()])[..9])
 }
 
 fn keyed_hash(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {

@@ -12,6 +12,7 @@ use switchboard_model::span::Span;
 
 pub use external::{ExternalIssuer, ExternalKeys};
 pub use jwks::{JwksError, JwksSource};
+pub(crate) use keys::check_value;
 pub use keys::{KeyAlgorithm, KeyError, KeyRing};
 pub use passwords::Hashing;
 

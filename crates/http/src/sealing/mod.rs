@@ -21,6 +21,8 @@ use switchboard_model::sealed::{Sealed, SealedTable};
 use switchboard_model::secret_text::SecretText;
 use uuid::Uuid;
 
+use crate::auth::check_value;
+
 pub use canary::{CanaryError, check_keys};
 pub use lookup::{SecretLookupError, look_up};
 pub use rewrap::{RewrapError, rewrap};
@@ -29,6 +31,9 @@ pub use rewrap::{RewrapError, rewrap};
 const VERSION: u8 = 2;
 /// The form without a data key, which is read.
 const WITHOUT_DATA_KEY: u8 = 1;
+
+/// What the check values of keys are derived under.
+const CHECK_LABEL: &[u8] = b"switchboard sealing key check";
 
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 24;
@@ -98,6 +103,7 @@ pub enum SealError {
 
 struct SealingKey {
     id: String,
+    check: String,
     cipher: XChaCha20Poly1305,
 }
 
@@ -146,6 +152,12 @@ impl Sealer {
     #[must_use]
     pub fn has_key(&self, id: &str) -> bool {
         self.keys.iter().any(|key| key.id == id)
+    }
+
+    /// Returns each id with a value that is equal on two replicas exactly when their keys are, and that tells
+    /// nothing about the key.
+    pub fn check_values(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.keys.iter().map(|key| (key.id.as_str(), key.check.as_str()))
     }
 
     /// Encrypts a value for the place where it will be stored.
@@ -229,7 +241,11 @@ impl SealingKey {
         let (id, encoded) = text.trim().split_once(':')?;
         let bytes = URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('=')).ok()?;
         let bytes: [u8; KEY_BYTES] = bytes.try_into().ok()?;
-        is_key_id(id).then(|| Self { id: id.to_owned(), cipher: XChaCha20Poly1305::new(&bytes.into()) })
+        is_key_id(id).then(|| Self {
+            id: id.to_owned(),
+            check: check_value(&bytes, CHECK_LABEL, id),
+            cipher: XChaCha20Poly1305::new(&bytes.into()),
+        })
     }
 }
 

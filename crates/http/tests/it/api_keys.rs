@@ -45,4 +45,6 @@ async fn instances_are_a_list() {
     let replica = Replica::boot().await;
     let list = replica.ask("GET", "/api/v1/instances?limit=10", "").await.json();
     assert_eq!((&list["items"][0]["name"], &list["next_cursor"]), (&json!("test"), &json!(null)));
+    assert_eq!(list["uncovered_pools"], json!([]));
+    assert!(list["items"][0].get("key_check").is_none(), "{list}");
 }

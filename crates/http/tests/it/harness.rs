@@ -138,6 +138,7 @@ impl Replica {
             roles: vec![Role::Api],
             pools: Vec::new(),
             pool_size: 1,
+            key_check: String::new(),
         };
         stores.instances.register(&announced, Span::MAX).await.unwrap();
         let options = HubOptions { instance: instance.clone(), sockets_per_user: SOCKETS };

@@ -63,6 +63,32 @@ pub(crate) enum Command {
     /// Brings the database up to the schema of this binary.
     Migrate,
     /// Looks for what would make replicas unsafe; the exit code is 0 when nothing was found.
+    ///
+    /// A boot looks for the same, and ends with the same exit codes: for what cannot work always, for what is unsafe if
+    /// `strict` is set. Otherwise it logs what it found and sets the metric `switchboard_safety_findings`. The codes, of
+    /// which the first of the worst findings counts:
+    ///
+    /// - 10 database: `database.url` cannot be reached
+    ///
+    /// - 11 schema: a migration is damaged; a schema older or newer than the binary is a warning
+    ///
+    /// - 12 listen: LISTEN does not work, though `realtime.hints` asks for it
+    ///
+    /// - 13 connections: all live replicas together may open more than the server gives
+    ///
+    /// - 14 clock: the clock of the host is more than 5 s off that of the database
+    ///
+    /// - 15 replicas: `replicas` is `single` beside a live replica, or `multi` on SQLite
+    ///
+    /// - 16 keys: `auth.signing_keys` or `secrets.keys` are missing, or others than those of a live replica
+    ///
+    /// - 17 pooler: a transaction pooler without `database.pooled` or `database.direct_url`
+    ///
+    /// - 18 file: another process has the SQLite file
+    ///
+    /// - 19 coverage: a role that nobody has, or a pool that no worker serves
+    ///
+    /// - 20 state: a setting keeps in one process what replicas share
     Check(CheckOptions),
     /// Makes, lists and revokes API keys: in the database itself, or over HTTP when --url or --api-key is given.
     ApiKey(RemoteCommand<ApiKeyCommand>),

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use crate::placement::Deployment;
+
 #[derive(Debug, Args)]
 pub(crate) struct ServeFlags {
     /// Address to listen on, such as 127.0.0.1:8080.
@@ -51,7 +53,30 @@ pub(crate) struct DemoOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct CheckOptions {
+    /// Looks at the deployments of a planned fleet, and not at this replica and its database: whether every role is
+    /// held and every named pool is served. Once for each deployment: its roles, and after a slash the pools of its
+    /// workers, such as `api` or `scheduler,worker/default,heavy`.
+    #[arg(long = "deployment", value_name = "ROLES[/POOLS]")]
+    pub(crate) deployments: Vec<Deployment>,
     /// Prints the findings as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use crate::check::Topic;
+    use crate::cli::Cli;
+
+    #[test]
+    fn the_help_of_check_lists_every_exit_code() {
+        let mut command = Cli::command();
+        let help = command.find_subcommand_mut("check").unwrap().render_long_help().to_string();
+        for topic in Topic::ALL {
+            let line = format!("{} {}:", topic.exit_code(), topic.as_str());
+            assert!(help.contains(&line), "{line} is missing in:\n{help}");
+        }
+    }
 }

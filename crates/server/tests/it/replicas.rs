@@ -77,7 +77,7 @@ async fn both_replicas_execute() {
 }
 
 /// Asks for a socket by a ticket and returns the status of the answer.
-async fn upgrade_status(url: String, ticket: &str) -> u16 {
+pub(crate) async fn upgrade_status(url: String, ticket: &str) -> u16 {
     let address = url.trim_start_matches("http://").trim_end_matches('/');
     let mut connection = TcpStream::connect(address).await.unwrap();
     let request = format!(

@@ -10,6 +10,7 @@ mod feed;
 mod hints;
 mod migrations;
 mod news;
+mod older_lease;
 mod outbox;
 mod pooled;
 mod proxied;

@@ -109,6 +109,7 @@ async fn a_replica_alone_sends_no_hints_and_begins_to_once_another_is_there() {
             roles: Vec::new(),
             pools: Vec::new(),
             pool_size: 1,
+            key_check: String::new(),
         };
         writer.instances.register(&instance, Span::from_secs(60)).await.unwrap();
         writer.feed.tick(None, &TickRequest::default()).await.unwrap();
