@@ -103,7 +103,7 @@ pub(crate) async fn start(config: &Config, prometheus: PrometheusHandle) -> anyh
     let auth = auth_options(config, keys.signing, &trackers, &stop).await?;
     let stores = database.open(&trackers.stores, stop.stores.clone()).await?;
     let sealer = Arc::new(keys.sealing);
-    check_keys(&stores, &sealer).await.context("secrets.keys")?;
+    check_keys(&stores, &sealer).await.map_err(check::of_canaries)?;
 
     let hub = HubOptions { instance: instance.clone(), sockets_per_user: config.limits.sockets_per_user };
     let hub = Hub::new(&stores, hub, trackers.core.clone(), stop.core.clone());

@@ -9,6 +9,7 @@ mod judge;
 use std::process::ExitCode;
 
 use metrics::{describe_gauge, gauge};
+use switchboard_http::CanaryError;
 use switchboard_model::Timestamp;
 use switchboard_model::ids::InstanceId;
 use switchboard_store_api::Stores;
@@ -75,9 +76,9 @@ pub(crate) async fn at_boot(config: &Config) -> anyhow::Result<Result<(), ExitCo
     })
 }
 
-/// A boot that was refused after the replica had joined; the exit code says why.
+/// A boot that was refused once the database was open; the exit code says why.
 #[derive(Debug, thiserror::Error)]
-#[error("refusing to boot, since strict is set: {detail}")]
+#[error("refusing to boot: {detail}")]
 pub(crate) struct Refusal {
     detail: String,
     pub(crate) code: u8,
@@ -93,7 +94,17 @@ pub(crate) async fn after_joining(config: &Config, own: &KeyCheck, stores: &Stor
     if finding.level < Level::Unsafe {
         return Ok(());
     }
-    Err(Refusal { detail: finding.detail, code: finding.topic.exit_code() }.into())
+    Err(Refusal { detail: format!("{}; strict is set", finding.detail), code: finding.topic.exit_code() }.into())
+}
+
+/// Refuses keys that cannot open what is stored, whether `strict` is set or not.
+pub(crate) fn of_canaries(error: CanaryError) -> anyhow::Error {
+    match error {
+        CanaryError::Missing(_) | CanaryError::Wrong(_) | CanaryError::Retired(..) => {
+            Refusal { detail: format!("secrets.keys: {error}"), code: Topic::Keys.exit_code() }.into()
+        }
+        error => anyhow::Error::new(error).context("secrets.keys"),
+    }
 }
 
 async fn findings(config: &Config) -> anyhow::Result<Vec<Finding>> {
@@ -103,13 +114,15 @@ async fn findings(config: &Config) -> anyhow::Result<Vec<Finding>> {
             "replicas = \"multi\" needs PostgreSQL: set database.url to postgres://…, or replicas = \"single\"";
         return Ok(vec![Finding::new(Topic::Replicas, Level::Refused, detail)]);
     }
-    if let Some(missing) = Keys::missing(config) {
-        return Ok(vec![Finding::new(Topic::Keys, Level::Refused, missing)]);
-    }
-    match Database::of(config, InstanceId::boot("check"))? {
-        Database::Sqlite(options) => Ok(vec![sqlite(&options), judge::alone(config), judge::state(config, &[])]),
-        Database::Postgres(options) => postgres(config, &options).await,
-    }
+    let missing = Keys::missing(config).map(|missing| Finding::new(Topic::Keys, Level::Refused, missing));
+    // The keys that a replica makes for itself are compared with nobody's.
+    let has_keys = config.replicas == Replicas::Multi && missing.is_none();
+    let own = if has_keys { Keys::configured(config)?.map(|keys| keys.check()) } else { None };
+    let found = match Database::of(config, InstanceId::boot("check"))? {
+        Database::Sqlite(options) => vec![sqlite(&options), judge::alone(config), judge::state(config, &[])],
+        Database::Postgres(options) => postgres(config, &options, own.as_ref()).await,
+    };
+    Ok(missing.into_iter().chain(found).collect())
 }
 
 fn sqlite(options: &SqliteOptions) -> Finding {
@@ -122,11 +135,9 @@ fn sqlite(options: &SqliteOptions) -> Finding {
     }
 }
 
-async fn postgres(config: &Config, options: &PgOptions) -> anyhow::Result<Vec<Finding>> {
-    // The keys that a replica makes for itself are compared with nobody's.
-    let own = if config.replicas == Replicas::Multi { Keys::configured(config)? } else { None };
+async fn postgres(config: &Config, options: &PgOptions, own: Option<&KeyCheck>) -> Vec<Finding> {
     match switchboard_store_pg::diagnose(options).await {
-        Ok(facts) => Ok(judge::postgres(config, &facts, own.map(|keys| keys.check()).as_ref(), host_time())),
+        Ok(facts) => judge::postgres(config, &facts, own, host_time()),
         Err(error) => {
             let error = format!("{:#}", anyhow::Error::from(error));
             // Poolers say so to whoever speaks to them as to a server.
@@ -135,7 +146,7 @@ async fn postgres(config: &Config, options: &PgOptions) -> anyhow::Result<Vec<Fi
             } else {
                 (Topic::Database, "check database.url")
             };
-            Ok(vec![Finding::new(topic, Level::Refused, format!("{error}; {advice}"))])
+            vec![Finding::new(topic, Level::Refused, format!("{error}; {advice}"))]
         }
     }
 }

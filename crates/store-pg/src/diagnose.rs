@@ -106,8 +106,10 @@ pub async fn diagnose(options: &PgOptions) -> Result<PgDiagnosis, OpenError> {
 
 /// Reads the live replicas from a schema of any release: a column that it does not have counts as empty.
 async fn live(connection: &mut PgConnection) -> Result<Vec<Instance>, sqlx::Error> {
-    let is_missing: bool =
-        sqlx::query_scalar("SELECT to_regclass('switchboard.instances') IS NULL").fetch_one(&mut *connection).await?;
+    let is_missing: bool = sqlx::query_scalar("SELECT to_regclass('switchboard.instances') IS NULL")
+        .persistent(false)
+        .fetch_one(&mut *connection)
+        .await?;
     if is_missing {
         return Ok(Vec::new());
     }
@@ -117,6 +119,7 @@ async fn live(connection: &mut PgConnection) -> Result<Vec<Instance>, sqlx::Erro
                 coalesce(to_jsonb(instance) ->> 'key_check', '') AS key_check
          FROM switchboard.instances AS instance WHERE expires_at > clock_timestamp() ORDER BY started_at, id",
     )
+    .persistent(false)
     .fetch_all(connection)
     .await?;
     Ok(rows.into_iter().map(Instance::from).collect())

@@ -89,6 +89,7 @@ pub(crate) async fn damaged_versions(connection: &mut PgConnection, applied: i64
     )
     .bind(known().map(|known| known.version).collect::<Vec<_>>())
     .bind(known().map(|known| known.checksum.to_vec()).collect::<Vec<_>>())
+    .persistent(false)
     .fetch_all(connection)
     .await
 }

@@ -54,7 +54,18 @@ async fn migrating_and_checking_a_server_say_what_they_found() {
     let database = TestDatabase::empty().await;
     let env = [("SWITCHBOARD_DATABASE__URL", database.url()), ("SWITCHBOARD_REPLICAS", "multi")];
     let before = switchboard(&["check"], &env);
-    assert!(out(&before).contains("the schema has version 0"), "{}{}", out(&before), err(&before));
+    assert_eq!(before.status.code(), Some(16), "replicas without keys: {}", err(&before));
+    for finding in ["auth.signing_keys", "the schema has version 0"] {
+        assert!(out(&before).contains(finding), "all is told at once: {}{}", out(&before), err(&before));
+    }
+    let new_key = |kind| out(&switchboard(&["token", "new-key", "--id", "1", "--kind", kind], &[])).trim().to_owned();
+    let (signing, sealing) = (new_key("hs256"), new_key("secrets"));
+    let env = [
+        env[0],
+        env[1],
+        ("SWITCHBOARD_AUTH__SIGNING_KEYS", signing.as_str()),
+        ("SWITCHBOARD_SECRETS__KEYS", sealing.as_str()),
+    ];
     let migrated = switchboard(&["migrate"], &env);
     assert!(out(&migrated).starts_with("Migrated the schema from version 0 to "), "{}", err(&migrated));
     let again = switchboard(&["migrate"], &env);
@@ -62,10 +73,10 @@ async fn migrating_and_checking_a_server_say_what_they_found() {
     let after = switchboard(&["check", "--json"], &env);
     assert!(after.status.success(), "{}", out(&after));
     assert!(out(&after).contains("LISTEN and NOTIFY work"), "{}", out(&after));
-    let large = [env[0], env[1], ("SWITCHBOARD_DATABASE__POOL_SIZE", "1000")];
+    let large: Vec<_> = env.into_iter().chain([("SWITCHBOARD_DATABASE__POOL_SIZE", "1000")]).collect();
     let refused = switchboard(&["check"], &large);
     assert_eq!(refused.status.code(), Some(13), "{}", out(&refused));
-    let strict = [large[0], large[1], large[2], ("SWITCHBOARD_STRICT", "true")];
+    let strict: Vec<_> = large.into_iter().chain([("SWITCHBOARD_STRICT", "true")]).collect();
     let refused = switchboard(&["serve"], &strict);
     assert_eq!(refused.status.code(), Some(13), "{}", err(&refused));
 }

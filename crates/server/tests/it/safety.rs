@@ -95,9 +95,13 @@ async fn other_keys_than_those_of_a_live_replica_are_refused() {
     let other = [(URL, cluster.database().url()), MULTI, STRICT, KEYS[1], (SIGNING, signing.as_str())];
     refuses(16, &other, &["auth.signing_keys: key new, which is in use here, is missing on"]);
 
-    let added = cluster.add_with(&[(SEALING, OTHER_KEY)]).await;
+    let without_strict: Vec<_> = env.into_iter().filter(|setting| *setting != STRICT).collect();
+    refuses(16, &without_strict, &["secrets.keys: the key test is not the one by which stored secrets are encrypted"]);
+
+    let signing = format!("test:hs256:{}", &OTHER_KEY["test:".len()..]);
+    let added = cluster.add_with(&[(SIGNING, &signing)]).await;
     assert!(counts(&cluster, added, "keys").await, "without strict it is told and counted");
-    assert!(cluster.logs(added).contains("secrets.keys: key test is another one"));
+    assert!(cluster.logs(added).contains("auth.signing_keys: key test is another one"));
     for secret in [OTHER_KEY, KEYS[1].1] {
         assert!(!cluster.logs(added).contains(&secret["test:".len()..]), "no key is logged");
     }
