@@ -104,7 +104,7 @@ fn refused(cluster: &Cluster, keys: &str) -> String {
         (KEYS, keys),
     ];
     let output = switchboard(&["serve"], &env);
-    assert_eq!(output.status.code(), Some(1), "{}{}", out(&output), err(&output));
+    assert_eq!(output.status.code(), Some(16), "{}{}", out(&output), err(&output));
     let text = err(&output);
     assert!(text.contains("secrets.keys"), "it names the setting: {text}");
     text
