@@ -14,7 +14,7 @@ use crate::config::{Config, Replicas};
 use crate::database::Database;
 use crate::key_check::KeyCheck;
 
-/// What the keys of a deployment that made its own are called.
+/// What the key of a deployment is called that made its own and signs by it.
 const OWN_KEY: &str = "own";
 
 /// The keys that sign access tokens, and those that encrypt secrets at rest.
@@ -107,7 +107,8 @@ impl KeyFile {
     fn new() -> anyhow::Result<Self> {
         Ok(Self {
             signing_keys: vec![KeyRing::generate_text(OWN_KEY, KeyAlgorithm::Hs256)?.expose().to_owned()],
-            secrets_keys: vec![Sealer::generate_text(OWN_KEY)?.expose().to_owned()],
+            // No two files have the same id: where one was lost, its key can be given up and the next one used.
+            secrets_keys: vec![Sealer::generate_text(&format!("{OWN_KEY}-{}", short_id()))?.expose().to_owned()],
         })
     }
 
@@ -158,6 +159,13 @@ fn draft_beside(path: &Path) -> PathBuf {
     path.with_extension(format!("keys.{}", uuid::Uuid::new_v4().simple()))
 }
 
+/// Makes eight hexadecimal digits that hardly anybody has had before.
+fn short_id() -> String {
+    let mut id = uuid::Uuid::new_v4().simple().to_string();
+    id.truncate(8);
+    id
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,8 +177,11 @@ mod tests {
         let made = KeyFile::open(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let read = KeyFile::open(&path).unwrap();
-        assert_eq!((made.signing_keys, made.secrets_keys), (read.signing_keys, read.secrets_keys));
+        assert_eq!((&made.signing_keys, &made.secrets_keys), (&read.signing_keys, &read.secrets_keys));
         assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "the draft is gone");
+        let other = KeyFile::open(&folder.path().join("other.keys")).unwrap();
+        let id = |file: &KeyFile| file.secrets_keys[0].split_once(':').unwrap().0.to_owned();
+        assert_ne!(id(&read), id(&other), "a file that replaces a lost one has a key of another name");
     }
 
     #[test]

@@ -85,7 +85,26 @@ struct Success {
     #[serde(default)]
     refresh_token: Option<String>,
     #[serde(default)]
-    expires_in: Option<f64>,
+    expires_in: Option<Seconds>,
+}
+
+/// Seconds, which some providers write as a text. What is neither must not cost the tokens beside it.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Seconds {
+    Number(f64),
+    Text(String),
+    Other(serde::de::IgnoredAny),
+}
+
+impl Seconds {
+    fn read(self) -> Option<f64> {
+        match self {
+            Self::Number(seconds) => Some(seconds),
+            Self::Text(text) => text.trim().parse().ok(),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 /// What it says of an error. Its description is left out: it is a text of somebody else.
@@ -107,7 +126,7 @@ fn answer(response: &OutboundResponse) -> Result<TokenAnswer, TokenAskError> {
             access_token: SecretText::from_presented(success.access_token),
             token_type: success.token_type.unwrap_or_else(|| "Bearer".to_owned()),
             refresh_token: success.refresh_token.filter(|text| !text.is_empty()).map(SecretText::from_presented),
-            expires_in: success.expires_in.and_then(life),
+            expires_in: success.expires_in.and_then(Seconds::read).and_then(life),
         });
     }
     let mut error = format!("the provider answered with status {}", status.as_u16());
@@ -124,9 +143,9 @@ fn answer(response: &OutboundResponse) -> Result<TokenAnswer, TokenAskError> {
     Err(TokenAskError::Refused(error))
 }
 
-/// Reads a life in seconds, which some providers write with a fraction.
+/// Reads a life in seconds, which some providers write with a fraction; one that is over is none.
 fn life(seconds: f64) -> Option<Span> {
-    let life = Duration::try_from_secs_f64(seconds).ok()?;
+    let life = Duration::try_from_secs_f64(seconds.max(0.0)).ok()?;
     Some(Span::from_secs(life.as_secs().min(LONGEST_LIFE_SECONDS)))
 }
 
@@ -175,6 +194,15 @@ mod tests {
         let token = answered(200, r#"{"access_token":"a","expires_in":3599.5,"refresh_token":"","more":1}"#).unwrap();
         assert_eq!((token.access_token.expose(), token.token_type.as_str()), ("a", "Bearer"));
         assert_eq!((token.expires_in, token.refresh_token), (Some(Span::from_secs(3_599)), None));
+        let life = |text: &str| {
+            let body = format!(r#"{{"access_token":"a","refresh_token":"r","expires_in":{text}}}"#);
+            let token = answered(200, &body).unwrap();
+            assert_eq!(token.refresh_token.unwrap().expose(), "r", "whatever stands beside it");
+            token.expires_in
+        };
+        assert_eq!(life(r#""3600""#), Some(Span::from_secs(3_600)), "some write a text");
+        assert_eq!(life("-5"), Some(Span::from_secs(0)), "over, not for ever");
+        assert_eq!((life("null"), life("[]"), life(r#""soon""#)), (None, None, None));
         for odd in ["", "{}", r#"{"access_token":""}"#, r#"{"access_token":7}"#] {
             assert!(matches!(answered(200, odd), Err(TokenAskError::Failed { .. })), "{odd}");
         }

@@ -37,13 +37,16 @@ const SETTINGS: &str = "
     SET default_transaction_isolation = 'read committed';
     SET jit = off";
 /// For sessions of few statements, whose plans do not depend on parameters: to plan one of them each time costs as much
-/// as to run it.
-const PLAN_ONCE: &str = "SET plan_cache_mode = force_generic_plan";
+/// as to run it. A plan that was made while a table was empty must serve until the table is analysed, so it uses indexes.
+const PLAN_ONCE: &str = "
+    SET plan_cache_mode = force_generic_plan;
+    SET enable_seqscan = off";
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
 /// The same for a transaction.
 const BEGIN_PLANNED: &str = "
     BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
-    SET LOCAL plan_cache_mode = force_generic_plan";
+    SET LOCAL plan_cache_mode = force_generic_plan;
+    SET LOCAL enable_seqscan = off";
 /// Behind a transaction pooler a session setting would reach somebody else's transactions.
 const BEGIN_POOLED: &str = "
     BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;

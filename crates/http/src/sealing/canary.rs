@@ -28,7 +28,7 @@ pub enum CanaryError {
     )]
     Wrong(String),
     /// A key that was retired is to encrypt again.
-    #[error("the key {0} was retired, so other replicas no longer have it; put the current key {1} first")]
+    #[error("the key {0} was retired, so other replicas no longer have it; {1}")]
     Retired(String, String),
     /// The keys cannot be used at all.
     #[error(transparent)]
@@ -66,8 +66,11 @@ fn judge(sealer: &Sealer, canaries: &[Canary]) -> Result<(), CanaryError> {
     let own = sealer.key_id()?;
     for Canary { key_id, value, retired_at, .. } in canaries {
         if retired_at.is_some() && key_id == own {
-            let current = current(canaries).map_or_else(String::new, |canary| canary.key_id.clone());
-            return Err(CanaryError::Retired(own.to_owned(), current));
+            let advice = match current(canaries) {
+                Some(current) => format!("put the current key {} first", current.key_id),
+                None => "take a key with another id".to_owned(),
+            };
+            return Err(CanaryError::Retired(own.to_owned(), advice));
         }
         if retired_at.is_none() {
             opens(sealer, &place(value.row), &value.sealed)?;

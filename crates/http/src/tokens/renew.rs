@@ -16,6 +16,8 @@ use crate::sealing::look_up;
 const POLL: Duration = Duration::from_millis(100);
 /// How much longer than the provider may take the right to ask it lasts: for the answer to be written.
 const WRITE_TIME: Duration = Duration::from_secs(5);
+/// How long an answer of a provider waits for the database, which may be changing its server.
+const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 /// How long nobody asks after a first failure; twice as long after each further one.
 const FIRST_PAUSE: Span = Span::from_secs(1);
 /// The longest pause, and the one after a refusal.
@@ -50,12 +52,11 @@ impl TokenCache {
     async fn try_renew(&self, reading: TokenReading) -> StoreResult<()> {
         let TokenReading { token, now } = reading;
         let lease = self.timeout + WRITE_TIME;
-        let start = Instant::now();
         if token.refresh_until.is_none_or(|until| until <= now) {
             let lease_span = Span::from_millis(u64::try_from(lease.as_millis()).unwrap_or(u64::MAX));
             if let Some(fence) = self.tokens.hold_refresh(token.id, token.version, lease_span).await? {
                 let hold = RefreshHold { id: token.id, version: token.version, fence };
-                return self.ask_and_write(&token, hold, start + lease).await;
+                return self.ask_and_write(&token, hold).await;
             }
         }
         self.wait_for_others(&token).await
@@ -73,9 +74,9 @@ impl TokenCache {
         }
     }
 
-    async fn ask_and_write(&self, token: &StoredToken, hold: RefreshHold, until: Instant) -> StoreResult<()> {
+    async fn ask_and_write(&self, token: &StoredToken, hold: RefreshHold) -> StoreResult<()> {
         match self.ask(token).await {
-            Ok(grant) => self.write_grant(token, hold, &grant, until).await,
+            Ok(grant) => self.write_grant(token, hold, &grant).await,
             Err(error) => {
                 let failure = failure(token.failures, &error);
                 count(if matches!(error, TokenAskError::Refused(_)) { "refused" } else { "failed" });
@@ -85,15 +86,10 @@ impl TokenCache {
         }
     }
 
-    /// Writes an answer. A refresh token that was used up is lost with it, so an outage of the database is waited for as
-    /// long as nobody else asks.
-    async fn write_grant(
-        &self,
-        token: &StoredToken,
-        hold: RefreshHold,
-        grant: &TokenGrant,
-        until: Instant,
-    ) -> StoreResult<()> {
+    /// Writes an answer. A refresh token that was used up is lost with it, so an outage of the database is waited for,
+    /// also when the hold is over: a late answer counts unless somebody else has renewed the token.
+    async fn write_grant(&self, token: &StoredToken, hold: RefreshHold, grant: &TokenGrant) -> StoreResult<()> {
+        let until = Instant::now() + WRITE_PATIENCE;
         loop {
             match self.tokens.finish_refresh(hold, grant).await {
                 Ok(is_written) => {
