@@ -15,6 +15,7 @@ pub(super) async fn announce(tx: &mut Tx, left: &[Uuid]) -> StoreResult<()> {
     if left.is_empty() {
         return Ok(());
     }
+    // Two looks, so that each finds its place in the index: one of both would read the whole queue of a pool in vain.
     let pools: Vec<String> = sqlx::query_scalar(
         "-- runs.pools_with_room
          WITH gone AS MATERIALIZED (
@@ -27,11 +28,13 @@ pub(super) async fn announce(tx: &mut Tx, left: &[Uuid]) -> StoreResult<()> {
          )
          SELECT pool FROM limited
          WHERE max > 0
-           AND EXISTS (
-               SELECT FROM switchboard.runs AS ready
-               WHERE ready.state = 'queued' AND ready.pool = limited.pool
-                 AND (limited.is_unattended OR ready.is_pull)
-           )
+           AND ((limited.is_unattended AND EXISTS (
+                    SELECT FROM switchboard.runs AS ready WHERE ready.state = 'queued' AND ready.pool = limited.pool
+                ))
+                OR EXISTS (
+                    SELECT FROM switchboard.runs AS ready
+                    WHERE ready.state = 'queued' AND ready.pool = limited.pool AND ready.is_pull
+                ))
            AND (
                SELECT count(*) FROM switchboard.runs AS other
                WHERE other.state = 'running' AND other.pool = limited.pool
